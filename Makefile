@@ -1,0 +1,39 @@
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(VENV)/bin
+
+.PHONY: run test install check unit bench protos goldens clean
+
+run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
+	$(BIN)/kvpicker up
+
+test: install check unit  ## All checks and all tests
+
+install: $(VENV)/.installed  ## Make the virtual environment
+
+$(VENV)/.installed: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[envoy]' --group dev
+	touch $@
+
+check: install  ## Style, types and import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: install  ## The tests
+	$(BIN)/python -m pytest
+
+bench: install  ## Speed against a no-op server; the last line is one JSON object
+	$(BIN)/python -m benchmarks.wire
+
+protos: install  ## Generate ext_proc/wire/_pb from protos/
+	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/ext_proc/wire/_pb/*.proto
+
+goldens: install  ## Render envoy/*.yaml again
+	$(BIN)/kvpicker envoy-config --profile lean --output envoy/lean.yaml
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,150 @@
+"""Where the time of one exchange goes: bytes of both messages through an ExtProcSession, in process, without Envoy."""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import gc
+import itertools
+import pstats
+import random
+import statistics
+import time
+from collections.abc import Iterable
+
+from benchmarks.bodies import LARGE, SMALL, chat_bodies
+from benchmarks.decision import fleet
+from benchmarks.messages import body_message, headers_message
+from ext_proc.assembly import Core
+from ext_proc.core.exchange import Continue, Exchange, ExchangePolicy, Kind, Message, RequestHeaders
+from ext_proc.core.hashing import PromptHasher
+from ext_proc.core.model import Decision
+from ext_proc.core.observer import NoObserver
+from ext_proc.core.prompts import classify, parse
+from ext_proc.wire.codec import Encoder, decode
+from ext_proc.wire.ext_proc import ExtProcSession
+
+IN_FLIGHT = 32
+
+
+class Stopwatch:
+    """Collects laps by name, in microseconds."""
+
+    def __init__(self) -> None:
+        self.laps: dict[str, list[float]] = {}
+        self._began = 0
+
+    def start(self) -> None:
+        """Begin a lap."""
+        self._began = time.perf_counter_ns()
+
+    def lap(self, name: str) -> None:
+        """End a lap and begin the next."""
+        ended = time.perf_counter_ns()
+        self.laps.setdefault(name, []).append((ended - self._began) / 1e3)
+        self._began = time.perf_counter_ns()
+
+
+class Stages:
+    """Walks an exchange step by step, as session, exchange and picker do, and times each step."""
+
+    def __init__(self, core: Core, watch: Stopwatch) -> None:
+        self._core = core
+        self._watch = watch
+        self._hasher = PromptHasher()
+        self._encoder = Encoder(3)
+        self._generator = random.Random(0)  # noqa: S311  breaks ties
+
+    def walk(self, headers: bytes, body: bytes) -> str:
+        """Go through one exchange; returns the decision's id."""
+        watch, core = self._watch, self._core
+        watch.start()
+        begun = decode(headers)
+        watch.lap("decode headers")
+        assert isinstance(begun, RequestHeaders)  # noqa: S101  the message says so
+        route = classify(begun.method, begun.head.path)
+        watch.lap("classify")
+        self._encoder.encode(Continue(Kind.REQUEST_HEADERS))
+        watch.lap("encode first answer")
+        event = decode(body)
+        watch.lap("decode body")
+        assert isinstance(event, Message) and route is not None  # noqa: PT018, S101  the messages say so
+        request = parse(route, begun.head, event.body, complete=True)
+        watch.lap("parse the prompt")
+        chain = self._hasher.chain(request)
+        watch.lap("(in pick) hash chain")
+        core.index.match(chain)
+        watch.lap("(in pick) look up the chain")
+        decision = core.picker.pick(request, time.monotonic(), self._generator)
+        watch.lap("pick")
+        assert isinstance(decision, Decision)  # noqa: S101  nothing removes candidates here
+        self._encoder.encode(Continue(Kind.REQUEST_BODY, decision, finished=True))
+        watch.lap("encode second answer")
+        return decision.id
+
+
+def whole(core: Core, messages: Iterable[tuple[bytes, bytes]], watch: Stopwatch) -> None:
+    """Send exchanges through sessions, as a transport does."""
+    observer, encoder, policy = NoObserver(), Encoder(3), ExchangePolicy()
+    generator = random.Random(0)  # noqa: S311  breaks ties
+    for number, (headers, body) in enumerate(messages):
+        watch.start()
+        exchange = Exchange(core.picker, core.feedback, observer, policy, time.monotonic, generator)
+        session = ExtProcSession(exchange, encoder, observer)
+        session.receive(headers)
+        session.receive(body)
+        session.close(delivered=True)
+        watch.lap("the whole session")
+        if number % IN_FLIGHT == IN_FLIGHT - 1:
+            end_leases(core)
+
+
+def end_leases(core: Core) -> None:
+    """End what is in flight, as if outcomes had come."""
+    core.ledger.expire(float("inf"))
+
+
+def profile(size: int, endpoints: int, exchanges: int) -> dict[str, float]:
+    """Return the median microseconds of each step."""
+    bodies = chat_bodies(size)
+    pairs = [(headers_message(len(body)), body_message(body)) for body in bodies]
+    watch, core = Stopwatch(), fleet(endpoints)
+    stages = Stages(core, watch)
+    gc.collect()
+    for number, (headers, body) in enumerate(itertools.islice(itertools.cycle(pairs), exchanges)):
+        stages.walk(headers, body)
+        if number % IN_FLIGHT == IN_FLIGHT - 1:
+            end_leases(core)
+    end_leases(core)
+    whole(core, itertools.islice(itertools.cycle(pairs), exchanges), watch)
+    return {name: statistics.median(laps) for name, laps in watch.laps.items()}
+
+
+def functions(size: int, endpoints: int, exchanges: int) -> None:
+    """Print the functions that take longest, by cProfile; it slows small functions down, so compare, do not add."""
+    pairs = [(headers_message(len(body)), body_message(body)) for body in chat_bodies(size)]
+    core = fleet(endpoints)
+    whole(core, pairs, Stopwatch())
+    profiler = cProfile.Profile()
+    profiler.runcall(whole, core, list(itertools.islice(itertools.cycle(pairs), exchanges)), Stopwatch())
+    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(25)
+
+
+def main() -> None:
+    """Run the command."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--endpoints", type=int, default=8)
+    parser.add_argument("--exchanges", type=int, default=3000)
+    parser.add_argument("--functions", action="store_true", help="break down by function instead of by step")
+    arguments = parser.parse_args()
+    for size, exchanges in ((SMALL, arguments.exchanges), (LARGE, arguments.exchanges // 10)):
+        print(f"{size // 1024} KB, {arguments.endpoints} endpoints")
+        if arguments.functions:
+            functions(size, arguments.endpoints, exchanges)
+            continue
+        for name, median in profile(size, arguments.endpoints, exchanges).items():
+            print(f"  {name:32}{median:8.1f} us")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""The only place that wires: core, wire, sources and ops become one running service."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, BinaryIO, Self
+
+import aiohttp
+import msgspec
+
+from ext_proc.assembly import Core, build_core, build_strategies, exchange_policy, warm_up
+from ext_proc.config import Config, load, parse
+from ext_proc.core.exchange import Exchange
+from ext_proc.core.model import Endpoint
+from ext_proc.core.pool import Change
+from ext_proc.ops import admin
+from ext_proc.ops.collector import EndpointStatus, Gauges
+from ext_proc.ops.collector import registry as metrics_registry
+from ext_proc.ops.decisions import DecisionRing
+from ext_proc.ops.events import Event
+from ext_proc.ops.fan_out import FanOut
+from ext_proc.ops.log_observer import LogObserver
+from ext_proc.ops.logs import configure
+from ext_proc.ops.metrics import Metrics
+from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.files import FileWatcher
+from ext_proc.sources.keeper import EndpointKeeper
+from ext_proc.sources.models import ModelLearner
+from ext_proc.wire.access_log import access_log_method
+from ext_proc.wire.codec import Encoder
+from ext_proc.wire.ext_proc import ext_proc_method
+from ext_proc.wire.server import GrpcServer
+
+HOUSEKEEPING_INTERVAL_S = 1.0
+STOP_GRACE_S = 5.0
+ACCESS_LOG_SILENCE_S = 30.0
+"""Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
+
+RELOADABLE = frozenset({"default_pool", "pools", "failure_mode", "prompts"})
+"""Sections of the configuration that take effect without a restart."""
+
+
+class Service:
+    """One kvpicker process: `async with Service(...) as service: await service.run()`.
+
+    Args:
+        config: what it runs with.
+        path: the file the configuration came from, watched for changes; None watches nothing.
+        output: where log lines go.
+    """
+
+    def __init__(self, config: Config, path: Path | None, output: BinaryIO) -> None:
+        self.grpc_addresses: tuple[str, ...] = ()
+        self.admin_address = ""
+        self._config = config
+        self._path = path
+        self._ready = False
+        self._heard_at = time.monotonic()
+        self._stopping = asyncio.Event()
+        self._stack = AsyncExitStack()
+        self._log = configure(config.log.level, config.log.format, output)
+        self._lines = LogObserver(self._log)
+        self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
+        self._ring = DecisionRing()
+        self._observer = FanOut(self._metrics, self._ring, self._lines)
+        self._core = build_core(config, self._observer)
+        self._exchange_policy = exchange_policy(config)
+        self._generator = random.Random()  # noqa: S311  breaks ties
+        self._keeper = self._make_keeper(config)
+        methods = (
+            ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
+            access_log_method(self._core.feedback, time.monotonic, self._count_entry),
+        )
+        self._grpc = GrpcServer(methods, config.listen)
+
+    async def __aenter__(self) -> Self:
+        """Start everything; ready once the endpoints are known and the path of a request is warm.
+
+        Raises:
+            ConfigError: an address cannot be listened on, or Envoy's endpoints file cannot be written.
+        """
+        async with AsyncExitStack() as stack:
+            self._keeper.configure(self._config)
+            stack.push_async_callback(self._keeper.close)
+            await self._grpc.start()
+            stack.push_async_callback(self._grpc.stop, 0)
+            self.grpc_addresses = self._grpc.addresses
+            pages = admin.serve(self._admin_app(), self._config.admin.listen)
+            self.admin_address = await stack.enter_async_context(pages)
+            await self._start_tasks(stack)
+            warm_up()
+            self._ready = True
+            await self._grpc.set_ready(ready=True)
+            self._stack = stack.pop_all()
+        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Stop: not ready at once, then running streams end, then everything closes."""
+        self._ready = False
+        await self._grpc.set_ready(ready=False)
+        await self._grpc.stop(STOP_GRACE_S)
+        await self._stack.aclose()
+        self._say(Event.SERVER_STOPPED)
+        self._lines.close()
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT; then go on serving while the data plane notices, and return.
+
+        A second signal cuts the waiting short.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        await self._stopping.wait()
+        self._ready = False
+        await self._grpc.set_ready(ready=False)
+        self._stopping.clear()
+        try:
+            await asyncio.wait_for(self._stopping.wait(), self._config.drain_s)
+        except TimeoutError:
+            return
+
+    def _open_exchange(self) -> Exchange:
+        core = self._core
+        return Exchange(
+            core.picker, core.feedback, self._observer, self._exchange_policy, time.monotonic, self._generator
+        )
+
+    def _make_keeper(self, config: Config) -> EndpointKeeper:
+        core, envoy = self._core, config.envoy
+        return EndpointKeeper(
+            registry=core.registry,
+            ledger=core.ledger,
+            index=core.index,
+            health=core.health,
+            eds=EdsWriter(envoy.endpoints_file, envoy.cluster) if envoy.endpoints_file else None,
+            on_change=self._endpoints_changed,
+            on_source=self._source_read,
+        )
+
+    async def _start_tasks(self, stack: AsyncExitStack) -> None:
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
+        self._spawn(stack, learner.run())
+        self._spawn(stack, self._keep_house())
+        if self._path is not None:
+            watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
+            watcher.check()
+            self._spawn(stack, watcher.run())
+
+    def _spawn(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+
+        async def end() -> None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        stack.push_async_callback(end)
+
+    async def _keep_house(self) -> None:
+        """Give up overdue leases, and try again to write what could not be written."""
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
+            self._core.feedback.expire(time.monotonic())
+            self._keeper.write_eds()
+
+    def _reload(self, config: Config) -> None:
+        """Put a changed file into effect, as a whole or, if it cannot be used, not at all."""
+        if config == self._config:
+            self._metrics.config_reloaded(applied=True)
+            return
+        strategies = build_strategies(config)
+        self._core.picker.strategies = strategies
+        self._exchange_policy = exchange_policy(config)
+        self._keeper.configure(config)
+        waiting = [
+            name
+            for name in config.__struct_fields__
+            if name not in RELOADABLE and getattr(config, name) != getattr(self._config, name)
+        ]
+        self._config = config
+        self._metrics.config_reloaded(applied=True)
+        self._say(Event.CONFIG_APPLIED, needs_restart=waiting)
+
+    def _reload_failed(self, error: Exception) -> None:
+        self._metrics.config_reloaded(applied=False)
+        self._say(Event.CONFIG_REJECTED, error=str(error))
+
+    def _endpoints_changed(self, change: Change) -> None:
+        self._say(
+            Event.ENDPOINTS_CHANGED,
+            added=[endpoint.address for endpoint in change.added],
+            removed=[endpoint.address for endpoint in change.removed],
+            updated=[endpoint.address for endpoint in change.updated],
+            endpoints=len(self._core.registry.snapshot.endpoints),
+        )
+
+    def _source_read(self, source: str, error: Exception | None) -> None:
+        self._metrics.config_reloaded(f"endpoints {source}", applied=error is None)
+        if error is not None:
+            self._say(Event.ENDPOINTS_REJECTED, source=source, error=str(error))
+
+    def _model_unknown(self, endpoint: Endpoint, reason: str, error: Exception) -> None:
+        self._say(Event.SOURCE_FAILED, source="models", endpoint=endpoint.address, reason=reason, error=type(error).__name__)
+
+    def _say(self, event: Event, **fields: object) -> None:
+        getattr(self._log, event.level)(event.name_, **fields)
+
+    def _admin_app(self) -> Any:
+        gauges = Gauges(
+            endpoints=self._statuses,
+            leases=lambda: len(self._core.ledger),
+            degraded=self._degraded,
+            version=version("kvpicker"),
+        )
+        return admin.Admin(
+            registry=metrics_registry(self._metrics, gauges),
+            decisions=self._ring,
+            endpoints=self._statuses,
+            config=lambda: msgspec.to_builtins(self._config),
+            not_ready=lambda: None if self._ready else "starting or stopping",
+        ).app()
+
+    def _degraded(self) -> dict[str, bool]:
+        silent = time.monotonic() - self._heard_at > ACCESS_LOG_SILENCE_S
+        return {
+            "access_log": silent and len(self._core.ledger) > 0,
+            "config": not self._metrics.reload_success,
+        }
+
+    def _count_entry(self, result: str) -> None:
+        self._heard_at = time.monotonic()
+        self._metrics.access_log_entry(result)
+
+    def _statuses(self) -> list[EndpointStatus]:
+        now, core = time.monotonic(), self._core
+        return [_status(core, endpoint, now) for endpoint in core.registry.snapshot.endpoints]
+
+
+def _status(core: Core, endpoint: Endpoint, now: float) -> EndpointStatus:
+    load = core.ledger.load(endpoint.slot)
+    return EndpointStatus(
+        endpoint=endpoint,
+        state=core.health.state(endpoint.slot),
+        in_flight=load.in_flight,
+        tokens_in_flight=load.tokens,
+        queue=max(load.busy_until - now, 0.0),
+        index_blocks=core.index.blocks(endpoint.slot),
+    )
+
+
+async def serve(path: Path, output: BinaryIO) -> None:
+    """Run a kvpicker from its configuration file until it is told to stop.
+
+    Raises:
+        ConfigError: the configuration cannot be used.
+    """
+    async with Service(load(path), path, output) as service:
+        await service.run()

@@ -1,0 +1,104 @@
+"""The HTTP filters in front of the engines: strip, pick, read usage, route."""
+
+from __future__ import annotations
+
+import betterproto2
+from envoy_data_plane.envoy.config.common.mutation_rules import v3 as mutation_rules
+from envoy_data_plane.envoy.config.core import v3 as core
+from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as processor
+from envoy_data_plane.envoy.extensions.filters.http.header_mutation import v3 as header_mutation
+from envoy_data_plane.envoy.extensions.filters.http.router import v3 as router
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
+from envoy_data_plane.envoy.type import v3 as envoy_type
+from envoy_data_plane.envoy.type.matcher import v3 as matcher
+
+from ext_proc.bootstrap.clusters import KVPICKER_NAMESPACE, LB_NAMESPACE, PROCESSORS
+from ext_proc.bootstrap.options import EnvoyOptions
+from ext_proc.bootstrap.typed import packed, seconds
+from ext_proc.bootstrap.usage import read_usage
+
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+# The last two are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
+OWN_HEADERS = r"^(x-(gateway|kvpicker)-.*|content-type|retry-after)$"
+STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-")
+
+_HEADERS = processor.ProcessingModeHeaderSendMode
+_BODY = processor.ProcessingModeBodySendMode
+
+
+def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
+    """The chain of ordinary requests."""
+    return [
+        _strip(),
+        _picker(options, _BODY.BUFFERED_PARTIAL),
+        _filter("envoy.filters.http.lua", read_usage()),
+        _router(),
+    ]
+
+
+def upgrade_filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
+    """The chain of upgraded connections: picked by their headers, because their body has no end to wait for."""
+    return [_strip(), _picker(options, _BODY.NONE), _router()]
+
+
+def _filter(name: str, message: betterproto2.Message) -> hcm.HttpFilter:
+    return hcm.HttpFilter(name=name, typed_config=packed(message))
+
+
+def _router() -> hcm.HttpFilter:
+    return _filter("envoy.filters.http.router", router.Router(suppress_envoy_headers=True))
+
+
+def _strip() -> hcm.HttpFilter:
+    """Remove what only this Envoy and kvpicker may say. In a filter, since route-level removal also hits our own."""
+    mutations = [
+        mutation_rules.HeaderMutation(
+            remove_on_match=mutation_rules.HeaderMutationRemoveOnMatch(key_matcher=matcher.StringMatcher(prefix=prefix))
+        )
+        for prefix in STRIPPED_PREFIXES
+    ]
+    return _filter(
+        "envoy.filters.http.header_mutation",
+        header_mutation.HeaderMutation(mutations=header_mutation.Mutations(request_mutations=mutations)),
+    )
+
+
+def _picker(options: EnvoyOptions, body: processor.ProcessingModeBodySendMode) -> hcm.HttpFilter:
+    return _filter(
+        "envoy.filters.http.ext_proc",
+        processor.ExternalProcessor(
+            grpc_service=_processors(),
+            failure_mode_allow=options.failure_mode == "open",
+            status_on_error=envoy_type.HttpStatus(code=envoy_type.StatusCode.ServiceUnavailable),
+            message_timeout=seconds(options.message_timeout),
+            processing_mode=processor.ProcessingMode(
+                request_header_mode=_HEADERS.SEND,
+                request_body_mode=body,
+                response_header_mode=_HEADERS.SKIP,
+            ),
+            allow_mode_override=True,
+            allow_content_length_header=True,
+            mutation_rules=mutation_rules.HeaderMutationRules(
+                disallow_all=True, allow_expression=matcher.RegexMatcher(regex=OWN_HEADERS)
+            ),
+            metadata_options=processor.MetadataOptions(
+                receiving_namespaces=_namespaces(LB_NAMESPACE, KVPICKER_NAMESPACE),
+                forwarding_namespaces=_namespaces(LB_NAMESPACE, SUBSET_NAMESPACE),
+            ),
+        ),
+    )
+
+
+def _namespaces(*names: str) -> processor.MetadataOptionsMetadataNamespaces:
+    return processor.MetadataOptionsMetadataNamespaces(untyped=list(names))
+
+
+def _processors() -> core.GrpcService:
+    return core.GrpcService(
+        envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=PROCESSORS),
+        retry_policy=core.RetryPolicy(
+            retry_on="connect-failure,refused-stream,unavailable,reset-before-request",
+            num_retries=2,
+            retry_back_off=core.BackoffStrategy(base_interval=seconds(0.005), max_interval=seconds(0.02)),
+        ),
+    )

@@ -1,0 +1,91 @@
+"""The listener: connection manager, route, access log."""
+
+from __future__ import annotations
+
+from envoy_data_plane.envoy.config.accesslog import v3 as accesslog
+from envoy_data_plane.envoy.config.core import v3 as core
+from envoy_data_plane.envoy.config.listener import v3 as listener
+from envoy_data_plane.envoy.config.route import v3 as route
+from envoy_data_plane.envoy.extensions.access_loggers.grpc import v3 as grpc_log
+from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
+
+from ext_proc.bootstrap.clusters import ACCESS_LOG, ENDPOINTS
+from ext_proc.bootstrap.filters import filters, upgrade_filters
+from ext_proc.bootstrap.options import MIB, EnvoyOptions
+from ext_proc.bootstrap.replies import local_replies
+from ext_proc.bootstrap.typed import address, packed, seconds
+
+LISTENER = "kvpicker_entry"
+CONNECTION_BUFFER = MIB
+RETRY_ON = "connect-failure,refused-stream,reset-before-request"
+
+
+def entry(options: EnvoyOptions) -> listener.Listener:
+    """The listener that clients connect to."""
+    manager = listener.Filter(
+        name="envoy.filters.network.http_connection_manager", typed_config=packed(_manager(options))
+    )
+    return listener.Listener(
+        name=LISTENER,
+        address=address(options.listen, path="listen"),
+        per_connection_buffer_limit_bytes=min(options.body_limit, CONNECTION_BUFFER),
+        filter_chains=[listener.FilterChain(filters=[manager])],
+    )
+
+
+def _manager(options: EnvoyOptions) -> hcm.HttpConnectionManager:
+    return hcm.HttpConnectionManager(
+        stat_prefix="entry",
+        route_config=_routes(options),
+        http_filters=filters(options),
+        upgrade_configs=[
+            hcm.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket", filters=upgrade_filters(options))
+        ],
+        access_log=[_access_log(options, number) for number in range(len(options.processors))],
+        access_log_options=hcm.HttpConnectionManagerHcmAccessLogOptions(
+            access_log_flush_interval=seconds(options.log_period)
+        ),
+        local_reply_config=local_replies(),
+        use_remote_address=True,
+        generate_request_id=True,
+        preserve_external_request_id=True,
+        server_header_transformation=hcm.HttpConnectionManagerServerHeaderTransformation.PASS_THROUGH,
+        stream_idle_timeout=seconds(options.stream_idle_timeout),
+        request_headers_timeout=seconds(10),
+        delayed_close_timeout=seconds(0.1),
+    )
+
+
+def _routes(options: EnvoyOptions) -> route.RouteConfiguration:
+    """Route all paths to the one cluster, without a time limit, with retries only where nothing was sent."""
+    action = route.RouteAction(
+        cluster=ENDPOINTS,
+        timeout=seconds(0),
+        idle_timeout=seconds(options.stream_idle_timeout),
+        retry_policy=route.RetryPolicy(
+            retry_on=RETRY_ON,
+            num_retries=options.retries,
+            retry_back_off=route.RetryPolicyRetryBackOff(base_interval=seconds(0.01), max_interval=seconds(0.05)),
+        ),
+    )
+    host = route.VirtualHost(
+        name="all",
+        domains=["*"],
+        routes=[route.Route(name="engines", match=route.RouteMatch(prefix="/"), route=action)],
+        request_body_buffer_limit=options.body_limit,
+    )
+    return route.RouteConfiguration(name="kvpicker", virtual_hosts=[host])
+
+
+def _access_log(options: EnvoyOptions, number: int) -> accesslog.AccessLog:
+    common = grpc_log.CommonGrpcAccessLogConfig(
+        log_name=options.log_name,
+        transport_api_version=core.ApiVersion.V3,
+        grpc_service=core.GrpcService(envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=ACCESS_LOG.format(number))),
+        buffer_flush_interval=seconds(options.log_flush),
+        buffer_size_bytes=options.log_buffer,
+    )
+    return accesslog.AccessLog(
+        name="envoy.access_loggers.http_grpc",
+        typed_config=packed(grpc_log.HttpGrpcAccessLogConfig(common_config=common)),
+    )

@@ -1,0 +1,67 @@
+"""What an operator may choose about the Envoy in front of kvpicker."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from ext_proc.core.errors import ConfigError
+
+FailureMode = Literal["open", "closed"]
+
+MIB = 1024 * 1024
+
+
+class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The choices of one Envoy; the defaults are the golden configuration. Durations are in seconds, sizes in bytes.
+
+    Addresses are `ip:port` (IPv6 in brackets) or `unix:/path`; only `processors` may also be `name:port`.
+
+    Attributes:
+        listen: where clients connect.
+        admin: Envoy's admin interface; None switches it off. Port 0 takes a free one.
+        processors: the kvpicker processes; Envoy shares exchanges among them and logs every request to each.
+        endpoints_file: the EDS file that kvpicker writes; it must exist when Envoy starts.
+        endpoints: engines fixed for Envoy's life, in place of `endpoints_file`.
+        failure_mode: what becomes of requests while no processor answers: `open` lets Envoy's own policy choose
+            among the default pool, `closed` refuses them with 503.
+        message_timeout: how long Envoy waits for each answer of a processor.
+        body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
+            their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
+        retries: attempts after the first, as long as nothing was sent.
+        connect_timeout: for a connection to an engine.
+        keep_idle: how long an idle connection to an engine is kept; below the engine's own limit (uvicorn: 5 s),
+            or requests meet connections that the engine is closing.
+        stream_idle_timeout: the longest silence in an exchange: queueing, prefill or the gap between two tokens.
+        log_flush: how long access log entries may wait for company.
+        log_buffer: entries are sent at the latest when they take so much.
+        log_period: how often a running exchange is reported.
+        log_name: name of the log in its stream.
+    """
+
+    listen: str = "0.0.0.0:8080"
+    admin: str | None = "127.0.0.1:9901"
+    processors: tuple[str, ...] = ("127.0.0.1:9002",)
+    endpoints_file: str = "/run/kvpicker/eds.json"
+    endpoints: tuple[str, ...] = ()
+    failure_mode: FailureMode = "open"
+    message_timeout: float = 1.0
+    body_limit: int = 4 * MIB
+    retries: int = 2
+    connect_timeout: float = 1.0
+    keep_idle: float = 4.0
+    stream_idle_timeout: float = 600.0
+    log_flush: float = 0.2
+    log_buffer: int = 65536
+    log_period: float = 10.0
+    log_name: str = "kvpicker"
+
+    def __post_init__(self) -> None:
+        """Refuse what Envoy could not run with; raises ConfigError."""
+        if not self.processors:
+            raise ConfigError("name at least one kvpicker process", path="processors")
+        if len(set(self.processors)) < len(self.processors):
+            raise ConfigError("an address stands twice", path="processors")
+        if self.failure_mode not in {"open", "closed"}:
+            raise ConfigError(f"`open` or `closed` expected, not {self.failure_mode!r}", path="failure_mode")

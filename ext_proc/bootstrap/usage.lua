@@ -1,0 +1,70 @@
+-- Copies what an engine says of tokens into metadata, from JSON answers and event streams alike.
+-- It looks for the field "usage" in a sliding window. Inside a JSON string the quotes of "usage" would be escaped,
+-- so generated text cannot be mistaken for it. Counts only grow within an answer: the largest of a kind is kept.
+local NAMESPACE = "kvpicker.usage"
+local WINDOW = 4096      -- longer than any usage object
+local ID_WITHIN = 16384  -- an answer gives its id at its beginning
+local MAX_DIGITS = 9
+
+local NAMES = {
+  prompt_tokens = "prompt", completion_tokens = "completion", cached_tokens = "cached",
+  cache_read_input_tokens = "anthropic_cached",
+}
+-- Two APIs share these names; only OpenAI's Responses adds details.
+local RESPONSES = { input_tokens = "prompt", output_tokens = "completion" }
+local ANTHROPIC = { input_tokens = "anthropic_input", output_tokens = "anthropic_output" }
+
+local function note(handle, key, value)
+  handle:streamInfo():dynamicMetadata():set(NAMESPACE, key, value)
+end
+
+local function read_usage(handle, usage, seen)
+  local shared = string.find(usage, '_tokens_details"', 1, true) and RESPONSES or ANTHROPIC
+  for field, digits in string.gmatch(usage, '"([%w_]+)"%s*:%s*(%d+)%s*[,}]') do
+    local key = NAMES[field] or shared[field]
+    local count = key and #digits <= MAX_DIGITS and tonumber(digits)
+    if count and count > (seen[key] or -1) then
+      seen[key] = count
+      note(handle, key, count)
+    end
+  end
+end
+
+local function read_all_usage(handle, text, seen)
+  local after = 1
+  while string.find(text, '"usage"', after, true) do
+    local from, to, usage = string.find(text, '"usage"%s*:%s*(%b{})', after)
+    if not from then break end
+    read_usage(handle, usage, seen)
+    after = to + 1
+  end
+  return after
+end
+
+local function fails(text)
+  return string.find(text, '"error"', 1, true)
+    and (string.find(text, 'data:%s*{%s*"error"%s*:%s*[^n%s]')
+      or string.find(text, 'data:%s*{%s*"type"%s*:%s*"error"'))
+end
+
+function envoy_on_response(handle)
+  local kind = handle:headers():get("content-type") or ""
+  local events = string.find(kind, "text/event-stream", 1, true) == 1
+  if not events and string.find(kind, "application/json", 1, true) ~= 1 then return end
+  local rest, length, id, failed, seen = "", 0, nil, false, {}
+  for chunk in handle:bodyChunks() do
+    local size = chunk:length()
+    local text = rest .. chunk:getBytes(0, size)
+    if not id and length < ID_WITHIN then
+      id = string.match(text, '"id"%s*:%s*"(resp_[%w_-]+)"')
+      if id then note(handle, "response_id", id) end
+    end
+    if events and not failed and fails(text) then
+      failed = true
+      note(handle, "failed", true)
+    end
+    local after = read_all_usage(handle, text, seen)
+    length = length + size
+    rest = string.sub(text, math.max(after, #text - WINDOW + 1))
+  end
+end

@@ -1,0 +1,31 @@
+"""The filter that copies token usage from answers into metadata, so that no answer passes through Python.
+
+It is a Lua filter, because the stock filters cannot be trusted with strangers' answers (Envoy 1.40): an event whose
+data is a JSON scalar (`data: null`) ends the process with a segmentation fault in sse_to_metadata, and
+json_to_metadata turns every JSON answer above the buffer limit into a 500.
+
+All keys are in the metadata namespace `kvpicker.usage`; absent means that the engine did not say.
+
+| key | meaning |
+|---|---|
+| `prompt`, `completion`, `cached` | prompt tokens, generated tokens, prompt tokens from the cache (OpenAI, Responses) |
+| `anthropic_input`, `anthropic_output` | uncached prompt tokens, generated tokens (Anthropic) |
+| `anthropic_cached` | prompt tokens from the cache, not in `anthropic_input` (Anthropic) |
+| `response_id` | id of the answer of the Responses API |
+| `failed` | true if a stream that began with 200 carried an error |
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+from envoy_data_plane.envoy.config.core import v3 as core
+from envoy_data_plane.envoy.extensions.filters.http.lua import v3 as lua
+
+USAGE_NAMESPACE = "kvpicker.usage"
+
+
+def read_usage() -> lua.Lua:
+    """The filter, with its script inline."""
+    script = resources.files("ext_proc.bootstrap").joinpath("usage.lua").read_text(encoding="utf-8")
+    return lua.Lua(default_source_code=core.DataSource(inline_string=script))

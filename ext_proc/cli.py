@@ -1,0 +1,97 @@
+"""The command `kvpicker`: one sub-command per job."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import msgspec
+
+from ext_proc.core.errors import ConfigError
+
+USAGE_ERROR = 2
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend."""
+    parsed = _parser().parse_args(arguments)
+    try:
+        status: int = parsed.run(parsed)
+    except ConfigError as error:
+        sys.stderr.write(f"kvpicker: {error}\n")
+        return USAGE_ERROR
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="kvpicker", description="An endpoint picker for LLM inference behind Envoy.")
+    parser.add_argument("--version", action="version", version=f"kvpicker {version('kvpicker')}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_serve(commands)
+    _add_check(commands)
+    _add_schema(commands)
+    _add_envoy_config(commands)
+    _add_sim_engine(commands)
+    return parser
+
+
+def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("serve", help="run the picker")
+    command.add_argument("config", type=Path, help="configuration file; it is watched for changes")
+    command.set_defaults(run=_serve)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    from ext_proc.app import serve  # noqa: PLC0415  gRPC takes a moment to import; other commands do without
+
+    asyncio.run(serve(arguments.config, sys.stdout.buffer))
+    return 0
+
+
+def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("check", help="check a configuration file")
+    command.add_argument("config", type=Path)
+    command.set_defaults(run=_check)
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from ext_proc.assembly import check  # noqa: PLC0415  as above
+
+    check(arguments.config)
+    sys.stdout.write(f"{arguments.config}: good\n")
+    return 0
+
+
+def _add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = commands.add_parser("schema", help="print the JSON schema of the configuration file")
+    command.set_defaults(run=_schema)
+
+
+def _schema(_arguments: argparse.Namespace) -> int:
+    from ext_proc.config import schema  # noqa: PLC0415  as above
+
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(schema()), indent=2).decode() + "\n")
+    return 0
+
+
+def _add_envoy_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc import bootstrap  # noqa: PLC0415
+
+    command = commands.add_parser("envoy-config", help="render the Envoy configuration of a profile")
+    bootstrap.add_arguments(command)
+    command.set_defaults(run=bootstrap.run)
+
+
+def _add_sim_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.sim import engine  # noqa: PLC0415
+
+    command = commands.add_parser("sim-engine", help="run a simulated engine")
+    engine.add_arguments(command)
+    command.set_defaults(run=engine.run)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,38 @@
+"""The configuration: one YAML file becomes one frozen object, or one error that says how to mend it."""
+
+from ext_proc.config.loader import load, parse, parse_endpoints
+from ext_proc.config.reference import reference, schema
+from ext_proc.config.settings import (
+    AdminConfig,
+    Config,
+    EndpointConfig,
+    EnvoyConfig,
+    FailureMode,
+    HealthConfig,
+    IndexConfig,
+    LeasesConfig,
+    LogConfig,
+    PoolConfig,
+    PromptsConfig,
+    StrategyConfig,
+)
+
+__all__ = [
+    "AdminConfig",
+    "Config",
+    "EndpointConfig",
+    "EnvoyConfig",
+    "FailureMode",
+    "HealthConfig",
+    "IndexConfig",
+    "LeasesConfig",
+    "LogConfig",
+    "PoolConfig",
+    "PromptsConfig",
+    "StrategyConfig",
+    "load",
+    "parse",
+    "parse_endpoints",
+    "reference",
+    "schema",
+]

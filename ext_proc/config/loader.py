@@ -1,0 +1,155 @@
+"""Reads the configuration file and the files of endpoints, and checks what no single field can tell."""
+
+from __future__ import annotations
+
+from pathlib import Path as FilePath
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ext_proc.config.convert import Problem, convert, refuse
+from ext_proc.config.document import Path, read
+from ext_proc.config.settings import Config, EndpointConfig, EndpointsFile, spec
+from ext_proc.core import addresses
+from ext_proc.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from ext_proc.core.pool import EndpointSpec
+
+SMALLEST = "pools: {main: {endpoints: ['10.0.0.11:8000']}}"
+
+
+def load(path: str | FilePath) -> Config:
+    """Read the configuration file.
+
+    Raises ConfigError if it cannot be read or used.
+    """
+    try:
+        text = FilePath(path).read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"is not UTF-8 text: byte {error.start}", where=str(path)) from None
+    return parse(text, str(path))
+
+
+def parse(text: str, source: str = "config") -> Config:
+    """Read a configuration; `source` names it in messages.
+
+    Addresses come back in canonical notation.
+
+    Raises ConfigError that names file, line and field of every mistake.
+    """
+    document = read(text, source)
+    if document.data is None:
+        raise ConfigError(f"the file is empty; the smallest configuration is: {SMALLEST}", where=source)
+    config = convert(document, Config)
+    refuse(document, _config_problems(config))
+    return _canonical(config)
+
+
+def parse_endpoints(text: str, source: str = "endpoints", models: Sequence[str] = ()) -> tuple[EndpointSpec, ...]:
+    """Read a file of endpoints; `models` are for entries that declare none.
+
+    Raises ConfigError like `parse`.
+    """
+    document = read(text, source)
+    if document.data is None:
+        raise ConfigError("the file is empty; for no endpoints write: endpoints: []", where=source)
+    entries = convert(document, EndpointsFile).endpoints
+    refuse(document, _entries_problems(entries, ("endpoints",), {}))
+    return tuple(spec(_canonical_entry(entry), tuple(models)) for entry in entries)
+
+
+def _config_problems(config: Config) -> Iterator[Problem]:
+    yield from _listen_problems(config)
+    if not config.pools:
+        yield Problem(("pools",), f"there is no pool; the smallest configuration is: {SMALLEST}")
+    elif config.default_pool is not None and config.default_pool not in config.pools:
+        known = ", ".join(config.pools)
+        yield Problem(("default_pool",), f"there is no pool `{config.default_pool}`; known are {known}")
+    yield from _pool_problems(config)
+    first, last = config.index.first_block_bytes, config.index.last_block_bytes
+    if last < first:
+        yield Problem(("index", "last_block_bytes"), f"{last} is smaller than first_block_bytes, {first}")
+    shortest, longest = config.health.ejection_s, config.health.max_ejection_s
+    if longest < shortest:
+        yield Problem(("health", "max_ejection_s"), f"{longest:g} is smaller than ejection_s, {shortest:g}")
+
+
+def _listen_problems(config: Config) -> Iterator[Problem]:
+    if not config.listen:
+        yield Problem(("listen",), "there is no address; write at least one, as in [127.0.0.1:9002]")
+    for index, text in enumerate(config.listen):
+        yield from _address_problems(text, ("listen", index))
+    if config.admin.listen.startswith("unix:"):
+        yield Problem(("admin", "listen"), "the admin server listens on ip:port only")
+    else:
+        yield from _address_problems(config.admin.listen, ("admin", "listen"))
+
+
+def _address_problems(text: str, path: Path) -> Iterator[Problem]:
+    try:
+        addresses.listening(text)
+    except ValueError as error:
+        yield Problem(path, str(error))
+
+
+def _pool_problems(config: Config) -> Iterator[Problem]:
+    owners: dict[str, str] = {}
+    for name, pool in config.pools.items():
+        path: Path = ("pools", name)
+        if not pool.endpoints and pool.endpoints_file is None:
+            yield Problem(path, "the pool has no endpoints; write `endpoints` or `endpoints_file`")
+        yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
+
+
+def _entries_problems(entries: Sequence[EndpointConfig | str], path: Path, owners: dict[str, str]) -> Iterator[Problem]:
+    for index, entry in enumerate(entries):
+        where = (*path, index)
+        try:
+            address = _address(entry)
+        except ValueError as error:
+            yield Problem(where, str(error))
+            continue
+        if address in owners:
+            yield Problem(where, f"the endpoint {address} is listed already, at {owners[address]}")
+        owners.setdefault(address, f"{'.'.join(map(str, path))}[{index}]")
+
+
+def _address(entry: EndpointConfig | str) -> str:
+    if isinstance(entry, str):
+        return addresses.canonical(entry)
+    if entry.port is None:
+        return addresses.canonical(entry.address)
+    if _has_port(entry.address):
+        raise ValueError("the port stands in `address` and in `port`; remove one")
+    return addresses.join(entry.address, entry.port)
+
+
+def _has_port(text: str) -> bool:
+    try:
+        addresses.canonical(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _canonical(config: Config) -> Config:
+    pools = {
+        name: msgspec.structs.replace(pool, endpoints=tuple(map(_canonical_entry, pool.endpoints)))
+        for name, pool in config.pools.items()
+    }
+    return msgspec.structs.replace(
+        config,
+        pools=pools,
+        listen=tuple(map(addresses.listening, config.listen)),
+    )
+
+
+def _canonical_entry(entry: EndpointConfig | str) -> EndpointConfig:
+    if isinstance(entry, str):
+        return EndpointConfig(address=addresses.canonical(entry))
+    return msgspec.structs.replace(entry, address=_address(entry), port=None)

@@ -1,0 +1,234 @@
+"""Every setting with its unit, its default and the reason; the reference table is generated from here."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias
+
+from msgspec import Meta, Struct, field
+
+from ext_proc.core.pool import EndpointSpec
+
+FailureMode: TypeAlias = Literal["open", "refuse"]
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+LogFormat: TypeAlias = Literal["json", "console"]
+
+Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
+ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
+Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
+SomeTokens = Annotated[int, Meta(ge=1, le=10_000_000_000)]
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A mapping of the configuration file."""
+
+
+class AdminConfig(Section, frozen=True, kw_only=True):
+    """The admin server: metrics, health and debug pages.
+
+    Attributes:
+        listen: Address of the admin server, `ip:port`; port 0 takes a free one. Loopback, since its pages
+            show endpoints and decisions; open it only to those who may see them.
+    """
+
+    listen: str = "127.0.0.1:9090"
+
+
+class StrategyConfig(Section, frozen=True, kw_only=True):
+    """Which strategy ranks the endpoints of a pool.
+
+    Attributes:
+        name: Name of an installed strategy (entry point group `kvpicker.strategies`). The default estimates
+            which endpoint produces the first token soonest.
+        parameters: The strategy's own parameters, checked by the strategy; empty takes its defaults.
+    """
+
+    name: StrategyName = "least-wait"
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+class EndpointConfig(Section, frozen=True, kw_only=True):
+    """One engine. `10.0.0.11:8000` is short for `{address: "10.0.0.11:8000"}`.
+
+    Attributes:
+        address: `ip:port`, IPv6 in brackets; or the IP alone where `port` is given. No host names: Envoy's
+            override_host knows endpoints by their resolved address only.
+        port: Port, where `address` has none.
+        models: Names of the models it serves; empty takes those of the pool.
+        kv_tokens: Capacity of its KV cache in tokens. Unset means unknown, and then waiting for KV memory
+            costs nothing.
+        prefill_rate: Its prefill speed in tokens per second. Unset takes the strategy's default.
+        labels: Free text pairs that explain the endpoint, such as `gpu: h100`.
+    """
+
+    address: str
+    port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    models: tuple[ModelName, ...] = ()
+    kv_tokens: SomeTokens | None = None
+    prefill_rate: Annotated[float, Meta(ge=1, le=100_000_000)] | None = None
+    labels: dict[str, str] = field(default_factory=dict)
+
+
+class PoolConfig(Section, frozen=True, kw_only=True):
+    """Endpoints that share a strategy.
+
+    Attributes:
+        strategy: How endpoints are ranked.
+        endpoints: The engines, each an `ip:port` or a mapping.
+        endpoints_file: Path of a YAML file with one key, `endpoints`; it is watched, and a change applies
+            without restart.
+        models: Models of every endpoint of the pool that declares none; empty learns them from `/v1/models`.
+    """
+
+    strategy: StrategyConfig = StrategyConfig()
+    endpoints: tuple[EndpointConfig | str, ...] = ()
+    endpoints_file: str | None = None
+    models: tuple[ModelName, ...] = ()
+
+    @property
+    def specs(self) -> tuple[EndpointSpec, ...]:
+        """The endpoints listed in the configuration file itself, each with its models."""
+        return tuple(spec(entry, self.models) for entry in self.endpoints)
+
+
+class EnvoyConfig(Section, frozen=True, kw_only=True):
+    """What kvpicker and Envoy agree on.
+
+    Attributes:
+        endpoints_file: Path of the EDS file that kvpicker writes and Envoy reads. Unset writes none, for an
+            Envoy that learns its endpoints elsewhere.
+        cluster: Name of the Envoy cluster that the endpoints belong to.
+        fallbacks: Further endpoints that Envoy may try when the chosen one refuses, at most; the same as
+            Envoy's `num_retries`.
+    """
+
+    endpoints_file: str | None = None
+    cluster: Annotated[str, Meta(min_length=1, max_length=256)] = "kvpicker_endpoints"
+    fallbacks: Annotated[int, Meta(ge=0, le=10)] = 2
+
+
+class PromptsConfig(Section, frozen=True, kw_only=True):
+    """How much of a request is read.
+
+    Attributes:
+        inspect_bytes: Bytes of a body that are inspected, after decompression; the rest goes on unread. The
+            default holds about two million tokens and stops decompression bombs.
+    """
+
+    inspect_bytes: Annotated[int, Meta(ge=1_024, le=1_073_741_824)] = 8 * 1024 * 1024
+
+
+class IndexConfig(Section, frozen=True, kw_only=True):
+    """The prefix index.
+
+    Attributes:
+        max_blocks: Blocks remembered over all endpoints, at most; each endpoint has an equal share, and its least
+            recently used blocks go first. The default takes about 200 MB when full.
+        first_block_bytes: Bytes of prompt in one of the first blocks. Below 64 the index would hold many
+            blocks per prompt and gain nothing, since engines cache whole blocks of 16 tokens or more.
+        last_block_bytes: Bytes of prompt in a block far into a long prompt, where blocks may be coarse; at
+            least `first_block_bytes`.
+    """
+
+    max_blocks: Annotated[int, Meta(ge=1_000, le=1_000_000_000)] = 1_000_000
+    first_block_bytes: Annotated[int, Meta(ge=64, le=65_536)] = 256
+    last_block_bytes: Annotated[int, Meta(ge=64, le=65_536)] = 4_096
+
+
+class LeasesConfig(Section, frozen=True, kw_only=True):
+    """How long a request counts as in flight when its end is never heard of.
+
+    Attributes:
+        timeout_s: Seconds until a lease ends if no access log entry speaks of its request.
+        renewal_timeout_s: Seconds until a lease ends once Envoy has reported its request as running and then
+            falls silent; more than four of Envoy's reports, which come every 10 s.
+    """
+
+    timeout_s: Seconds = 900.0
+    renewal_timeout_s: Seconds = 45.0
+
+
+class HealthConfig(Section, frozen=True, kw_only=True):
+    """When an endpoint is left alone after failures.
+
+    Attributes:
+        failures: Failures in a row that eject an endpoint.
+        ejection_s: Seconds of the first ejection; each further one lasts twice as long.
+        max_ejection_s: Seconds of the longest ejection.
+    """
+
+    failures: Annotated[int, Meta(ge=1, le=1_000)] = 2
+    ejection_s: Seconds = 5.0
+    max_ejection_s: Seconds = 60.0
+
+
+class LogConfig(Section, frozen=True, kw_only=True):
+    """What is logged to standard output.
+
+    Attributes:
+        level: The least severe level that is written. `info` writes one line per request.
+        format: `json` for machines, `console` for people.
+    """
+
+    level: LogLevel = "info"
+    format: LogFormat = "json"
+
+
+class Config(Section, frozen=True, kw_only=True):
+    """The whole configuration file.
+
+    Attributes:
+        listen: Addresses of the gRPC server that Envoy calls, each `ip:port` or `unix:/path`. Loopback,
+            because an ext_proc server sees prompts.
+        admin: The admin server.
+        default_pool: Pool for requests without a model and for Envoy's own choice while kvpicker is away.
+            With one pool it is that one; with several and none named, such requests are refused rather than
+            sent to a wrong model.
+        pools: The pools by name.
+        envoy: What kvpicker and Envoy agree on.
+        prompts: How much of a request is read.
+        index: The prefix index.
+        leases: How long a request counts as in flight.
+        health: When an endpoint is left alone.
+        failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
+            fallback policy, `refuse` answers 503.
+        drain_s: Seconds that kvpicker still serves after SIGTERM while it says it is not ready; longer than Envoy's
+            health check takes to notice (two checks, one a second).
+        log: What is logged.
+    """
+
+    listen: tuple[str, ...] = ("127.0.0.1:9002",)
+    admin: AdminConfig = AdminConfig()
+    default_pool: str | None = None
+    pools: dict[Name, PoolConfig]
+    envoy: EnvoyConfig = EnvoyConfig()
+    prompts: PromptsConfig = PromptsConfig()
+    index: IndexConfig = IndexConfig()
+    leases: LeasesConfig = LeasesConfig()
+    health: HealthConfig = HealthConfig()
+    failure_mode: FailureMode = "open"
+    drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
+    log: LogConfig = LogConfig()
+
+
+class EndpointsFile(Section, frozen=True, kw_only=True):
+    """A file of endpoints that is watched.
+
+    Attributes:
+        endpoints: The engines, each an `ip:port` or a mapping; may be empty.
+    """
+
+    endpoints: tuple[EndpointConfig | str, ...]
+
+
+def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
+    """Make the endpoint that an entry describes; `models` are for entries that declare none."""
+    if isinstance(entry, str):
+        return EndpointSpec(address=entry, models=frozenset(models))
+    return EndpointSpec(
+        address=entry.address,
+        models=frozenset(entry.models or models),
+        kv_tokens=entry.kv_tokens,
+        prefill_rate=entry.prefill_rate,
+        labels=entry.labels,
+    )

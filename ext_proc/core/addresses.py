@@ -1,0 +1,83 @@
+"""The one notation of an `ip:port` that kvpicker and Envoy agree on."""
+
+from __future__ import annotations
+
+import functools
+import ipaddress
+
+MAX_PORT = 65_535
+
+_IPV4_MAPPED = 0xFFFF
+_LARGEST_LAST_GROUP = 0xFFFF
+
+
+@functools.lru_cache(maxsize=4096)
+def canonical(text: str) -> str:
+    """Write an endpoint's address as Envoy prints it: `10.0.0.11:8000` or `[fd00::10]:8000`.
+
+    Envoy's override_host compares addresses as text, so each address must have one notation: that of
+    inet_ntop (RFC 5952 with dotted IPv4-mapped addresses).
+
+    Raises ValueError with advice for host names, missing or impossible ports and IPv6 without brackets.
+    """
+    host, port = _split(text.strip())
+    return join(host, port)
+
+
+def join(host: str, port: int) -> str:
+    """Make the canonical `ip:port` of an endpoint from an IP literal, brackets or not, and a port.
+
+    Raises ValueError like `canonical`.
+    """
+    return _join(host, port, 1, ": Envoy's override_host knows endpoints by their resolved address only")
+
+
+def listening(text: str) -> str:
+    """Check an address to listen on: `ip:port` (port 0 takes a free one) or `unix:/absolute/path`.
+
+    Raises ValueError with advice.
+    """
+    text = text.strip()
+    if text.startswith("unix:"):
+        if not text.startswith("unix:/") or text.endswith("/"):
+            raise ValueError(f"`{text}` needs an absolute path of a socket, as in unix:/run/kvpicker.sock")
+        return text
+    host, port = _split(text)
+    return _join(host, port, 0, "")
+
+
+def _join(host: str, port: int, lowest_port: int, why_literal: str) -> str:
+    if not lowest_port <= port <= MAX_PORT:
+        raise ValueError(f"port {port} is outside {lowest_port}..{MAX_PORT}")
+    try:
+        address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        raise ValueError(
+            f"`{host}` is not an IP address; write an IPv4 or IPv6 literal, not a host name{why_literal}"
+        ) from None
+    if isinstance(address, ipaddress.IPv4Address):
+        return f"{address}:{port}"
+    if address.scope_id is not None:
+        raise ValueError(f"`{host}` has a zone; only addresses that mean the same everywhere can be used")
+    return f"[{_ipv6_text(address)}]:{port}"
+
+
+def _split(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or not host:
+        raise ValueError(f"`{text}` has no port; write ip:port, as in 10.0.0.11:8000")
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise ValueError(f"`{text}` needs brackets around its IPv6 address, as in [fd00::10]:8000")
+    if not (port.isascii() and port.isdigit() and len(port) <= len(str(MAX_PORT))):
+        raise ValueError(f"`{port}` in `{text}` is not a port number")
+    return host, int(port)
+
+
+def _ipv6_text(address: ipaddress.IPv6Address) -> str:
+    number = int(address)
+    prefix, low = number >> 32, number & 0xFFFF_FFFF
+    if prefix == _IPV4_MAPPED:
+        return f"::ffff:{ipaddress.IPv4Address(low)}"
+    if prefix == 0 and low > _LARGEST_LAST_GROUP:
+        return f"::{ipaddress.IPv4Address(low)}"
+    return address.compressed

@@ -1,0 +1,35 @@
+"""A bounded memory of which endpoint a name was tied to: sessions and response ids."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+
+class Affinity:
+    """Maps names to endpoint addresses; the least recently used name goes first, and each goes after `ttl` seconds."""
+
+    def __init__(self, *, limit: int = 10_000, ttl: float = 3600.0) -> None:
+        self._limit = limit
+        self._ttl = ttl
+        self._tied: OrderedDict[str, tuple[str, float]] = OrderedDict()
+
+    def __len__(self) -> int:
+        """Return the number of names remembered."""
+        return len(self._tied)
+
+    def tie(self, name: str, address: str, now: float) -> None:
+        """Tie a name to an endpoint's address; `now` in monotonic seconds."""
+        self._tied[name] = (address, now + self._ttl)
+        self._tied.move_to_end(name)
+        if len(self._tied) > self._limit:
+            self._tied.popitem(last=False)
+
+    def address(self, name: str, now: float) -> str | None:
+        """Return the address a name is tied to, or None."""
+        tied = self._tied.get(name)
+        if tied is None:
+            return None
+        if tied[1] < now:
+            del self._tied[name]
+            return None
+        return tied[0]

@@ -1,0 +1,308 @@
+"""One HTTP exchange as a state machine: events of an ext_proc stream in, actions out.
+
+Every message outside duplex gets exactly one answer of its own kind and never an unsolicited one; the pick goes with
+the last answer on the request side, and then the stream is finished: Envoy goes on without us and nothing of the
+response comes here. The moves are the table `Exchange._moves`; what it lacks is a breach of protocol, answered with a bare
+continue and counted.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection
+from typing import Any, ClassVar, TypeAlias
+
+import msgspec
+
+from ext_proc.core.errors import InternalFailure, Refusal
+from ext_proc.core.feedback import Feedback
+from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
+from ext_proc.core.observer import Observer
+from ext_proc.core.picker import EndpointPicker, Rejection
+from ext_proc.core.prompts import RequestHead, Route, classify, parse, parse_head
+from ext_proc.core.strategies import Generator
+
+
+class Kind(enum.IntEnum):
+    """Kinds of messages, numbered as the field of ProcessingRequest."""
+
+    REQUEST_HEADERS = 2
+    RESPONSE_HEADERS = 3
+    REQUEST_BODY = 4
+    RESPONSE_BODY = 5
+    REQUEST_TRAILERS = 6
+    RESPONSE_TRAILERS = 7
+
+
+class BodyMode(enum.IntEnum):
+    """Envoy's ways to send a body, numbered as ProcessingMode.BodySendMode."""
+
+    NONE = 0
+    STREAMED = 1
+    BUFFERED = 2
+    BUFFERED_PARTIAL = 3
+    FULL_DUPLEX_STREAMED = 4
+    GRPC = 5
+
+
+class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The beginning of an exchange.
+
+    Attributes:
+        method: HTTP method.
+        head: what of the headers helps to read the body.
+        end_of_stream: True if no body follows.
+        request_mode: how the request body will come.
+        response_mode: how the response body would come.
+        observing: True if Envoy takes no answers.
+        subset: the only addresses that may be chosen; None allows all.
+        spoofed: True if the client sent a header that only a picker may set.
+    """
+
+    method: str
+    head: RequestHead
+    end_of_stream: bool = False
+    request_mode: BodyMode = BodyMode.NONE
+    response_mode: BodyMode = BodyMode.NONE
+    observing: bool = False
+    subset: Collection[str] | None = None
+    spoofed: bool = False
+
+
+class Message(msgspec.Struct, frozen=True, gc=False):
+    """Any other message; `body` and `end_of_stream` matter for bodies only."""
+
+    kind: Kind
+    body: bytes = b""
+    end_of_stream: bool = False
+
+
+class Continue(msgspec.Struct, frozen=True, gc=False):
+    """Answer a message and let the exchange go on, with the pick if there is one.
+
+    Attributes:
+        kind: the kind of the message that is answered.
+        decision: the pick that the answer carries.
+        finished: True to finish the stream after this answer.
+        clean: True to take picker headers of the client away.
+        skip_body: True to ask for no body.
+    """
+
+    kind: Kind
+    decision: Decision | None = None
+    finished: bool = False
+    clean: bool = False
+    skip_body: bool = False
+
+
+class Refuse(msgspec.Struct, frozen=True, gc=False):
+    """Answer the client in place of an engine; ends the stream."""
+
+    refusal: Refusal
+    api: Api
+
+
+class Abort(msgspec.Struct, frozen=True, gc=False):
+    """End the stream with a gRPC error; Envoy then applies its failure mode."""
+
+    reason: str
+    message: str
+
+
+class Ignore(msgspec.Struct, frozen=True, gc=False):
+    """Send nothing."""
+
+
+Event: TypeAlias = RequestHeaders | Message
+Action: TypeAlias = Continue | Refuse | Abort | Ignore
+
+IGNORE = Ignore()
+
+_WHOLE_BODY_MODES = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
+_UNSUPPORTED_MODES = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
+
+
+class State(enum.Enum):
+    """Where an exchange stands."""
+
+    OPEN = enum.auto()
+    AWAIT_BODY = enum.auto()
+    PASSING = enum.auto()
+    OBSERVING = enum.auto()
+    FINISHED = enum.auto()
+
+
+class ExchangePolicy(msgspec.Struct, frozen=True):
+    """What all exchanges of a server share.
+
+    Attributes:
+        refuse_on_failure: True to refuse a request on a fault of our own, False to leave it to Envoy's fallback.
+        inspect_bytes: bound on what is read of a request body, compressed or not.
+    """
+
+    refuse_on_failure: bool = False
+    inspect_bytes: int = 8 * 1024 * 1024
+
+
+class Exchange:
+    """One HTTP request on one ext_proc stream.
+
+    Args:
+        picker: makes the decision.
+        feedback: hears of a decision whose answer never reached Envoy.
+        observer: hears what happens.
+        policy: what all exchanges share.
+        clock: monotonic seconds.
+        generator: breaks ties.
+    """
+
+    __slots__ = (
+        "_api",
+        "_clock",
+        "_decision",
+        "_feedback",
+        "_generator",
+        "_head",
+        "_observer",
+        "_picker",
+        "_policy",
+        "_route",
+        "state",
+    )
+
+    def __init__(
+        self,
+        picker: EndpointPicker,
+        feedback: Feedback,
+        observer: Observer,
+        policy: ExchangePolicy,
+        clock: Callable[[], float],
+        generator: Generator,
+    ) -> None:
+        self.state = State.OPEN
+        self._picker = picker
+        self._feedback = feedback
+        self._observer = observer
+        self._policy = policy
+        self._clock = clock
+        self._generator = generator
+        self._api = Api.OPENAI
+        self._head: RequestHeaders | None = None
+        self._route: Route | None = None
+        self._decision: Decision | None = None
+
+    def receive(self, event: Event) -> Action:
+        """Take one event and return what to do; a fault of our own becomes the configured answer."""
+        kind = Kind.REQUEST_HEADERS if isinstance(event, RequestHeaders) else event.kind
+        move = self._moves.get((self.state, kind), Exchange._unexpected)
+        try:
+            return move(self, event)
+        except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request
+            self._observer.failed("internal", error)
+            if self._policy.refuse_on_failure:
+                return self._refuse(InternalFailure("The endpoint picker failed. Try again."))
+            self.state = State.PASSING
+            return Continue(kind)
+
+    def close(self, *, delivered: bool) -> None:
+        """End the exchange; a decision that Envoy did not get is taken back."""
+        if self._decision is not None and not delivered:
+            gone = Outcome(decision_id=self._decision.id, ending=Ending.CLIENT_GONE)
+            self._feedback.settle(gone, self._clock())
+        self.state = State.FINISHED
+
+    def _headers(self, event: RequestHeaders) -> Action:
+        self._head = event
+        if event.observing:
+            self.state = State.OBSERVING
+            return IGNORE
+        if event.request_mode in _UNSUPPORTED_MODES or event.response_mode in _UNSUPPORTED_MODES:
+            return self._unsupported(event)
+        route = classify(event.method, event.head.path)
+        if route is None:
+            return self._pass("unknown_path")
+        self._route = route
+        self._api = route.api
+        if event.end_of_stream or not route.wants_body:
+            return self._pick(Kind.REQUEST_HEADERS, parse_head(route, event.head))
+        if event.request_mode in _WHOLE_BODY_MODES:
+            self.state = State.AWAIT_BODY
+            return Continue(Kind.REQUEST_HEADERS, clean=event.spoofed)
+        return self._pick_unread(route, event)
+
+    def _body(self, event: Message) -> Action:
+        assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
+        limit = self._policy.inspect_bytes
+        body, complete = event.body, event.end_of_stream
+        if len(body) > limit:
+            body, complete = body[:limit], False
+        return self._pick(Kind.REQUEST_BODY, parse(self._route, self._head.head, body, complete=complete))
+
+    def _bodyless(self, event: Message) -> Action:
+        assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
+        return self._pick(event.kind, parse_head(self._route, self._head.head))
+
+    def _pick(self, kind: Kind, request: InferenceRequest) -> Action:
+        head = self._head
+        began = self._clock()
+        made = self._picker.pick(request, began, self._generator, head.subset if head else None)
+        if isinstance(made, Rejection):
+            self._observer.refused(request, made.refusal, made.filters)
+            return self._refuse(made.refusal)
+        self._decision = made
+        self._observer.decided(made, self._clock() - began)
+        return self._finish(kind, made)
+
+    def _pick_unread(self, route: Route, event: RequestHeaders) -> Action:
+        """Pick by load alone: the answer to the headers is the last that can carry a pick in this mode."""
+        request = parse_head(route, event.head)
+        if request.model is None and not self._picker.picks_without_model():
+            return self._pass("body_not_sent")
+        return self._pick(Kind.REQUEST_HEADERS, request)
+
+    def _finish(self, kind: Kind, decision: Decision | None) -> Action:
+        streamed = self._head is not None and self._head.request_mode is BodyMode.STREAMED
+        # Envoy 1.40 waits for an answer to each streamed piece; in all other modes it goes on alone.
+        self.state = State.PASSING if streamed else State.FINISHED
+        clean = self._head is not None and self._head.spoofed and decision is None
+        head = self._head
+        skip = kind is Kind.REQUEST_HEADERS and not streamed and head is not None and not head.end_of_stream
+        return Continue(kind, decision, not streamed, clean, skip)
+
+    def _pass(self, reason: str) -> Action:
+        self._observer.passed(reason)
+        return self._finish(Kind.REQUEST_HEADERS, None)
+
+    def _refuse(self, refusal: Refusal) -> Action:
+        self.state = State.FINISHED
+        return Refuse(refusal, self._api)
+
+    def _unsupported(self, event: RequestHeaders) -> Action:
+        mode = event.request_mode if event.request_mode in _UNSUPPORTED_MODES else event.response_mode
+        self.state = State.FINISHED
+        self._observer.failed(f"mode_{mode.name.lower()}")
+        return Abort(
+            f"mode_{mode.name.lower()}",
+            f"kvpicker does not serve body mode {mode.name}; set request_body_mode BUFFERED_PARTIAL"
+            " and response_body_mode NONE",
+        )
+
+    def _go_on(self, event: Message) -> Action:
+        return Continue(event.kind)
+
+    def _watch(self, event: Event) -> Action:  # noqa: ARG002
+        return IGNORE
+
+    def _unexpected(self, event: Event) -> Action:
+        kind = Kind.REQUEST_HEADERS if isinstance(event, RequestHeaders) else event.kind
+        self._observer.failed(f"unexpected_{kind.name.lower()}")
+        return Continue(kind)
+
+    # The state table: what to do with each kind of message in each state.
+    _moves: ClassVar[dict[tuple[State, Kind], Callable[[Exchange, Any], Action]]] = {
+        (State.OPEN, Kind.REQUEST_HEADERS): _headers,
+        (State.AWAIT_BODY, Kind.REQUEST_BODY): _body,
+        (State.AWAIT_BODY, Kind.REQUEST_TRAILERS): _bodyless,
+        **dict.fromkeys(((State.PASSING, kind) for kind in Kind if kind is not Kind.REQUEST_HEADERS), _go_on),
+        **dict.fromkeys(((State.OBSERVING, kind) for kind in Kind), _watch),
+    }

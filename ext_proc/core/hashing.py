@@ -1,0 +1,95 @@
+"""Prompt → chain of block hashes: equal chains up to a block mean equal prompts up to that block.
+
+Blocks grow along the prompt: a short system prompt is told apart in small steps, and a long context does not cost a
+hash for every few words. Boundaries depend on the position alone, so prompts that share a prefix share its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from ext_proc.core.model import BlockHash, InferenceRequest
+
+BYTES_PER_TOKEN = 4
+"""Rule of thumb for text; where the engine counts otherwise the learnt rates absorb it (a constant bias)."""
+
+
+class BlockSizes(msgspec.Struct, frozen=True):
+    """How block sizes grow along a prompt, in bytes.
+
+    Attributes:
+        small: size of blocks up to `small_until`.
+        small_until: a multiple of `small`.
+        middle: size of blocks up to `middle_until`.
+        middle_until: `small_until` plus a multiple of `middle`.
+        large: size of all blocks after that.
+    """
+
+    small: int = 256
+    small_until: int = 8 * 1024
+    middle: int = 1024
+    middle_until: int = 64 * 1024
+    large: int = 4096
+
+
+class PromptHasher:
+    """Cuts prompts into blocks and chains their hashes with xxh3_64, each seeded with the one before."""
+
+    def __init__(self, sizes: BlockSizes | None = None) -> None:
+        self.sizes = sizes or BlockSizes()
+        sizes = self.sizes
+        self._starts: list[int] = [
+            *range(0, sizes.small_until, sizes.small),
+            *range(sizes.small_until, sizes.middle_until, sizes.middle),
+        ]
+        self._ends: list[int] = [*self._starts[1:], sizes.middle_until]
+        self._tokens = [(end - start) // BYTES_PER_TOKEN for start, end in zip(self._starts, self._ends, strict=True)]
+
+    def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
+        """Return the hashes of the whole blocks of the request's prompt; a rest shorter than a block is left out.
+
+        Args:
+            request: its prompt and namespace are hashed.
+            model: the model in whose cache the prompt would lie, where the request does not say.
+        """
+        prompt = request.prompt
+        seed = _seed((model or request.model or "", *request.namespace))
+        length = len(prompt)
+        digest = xxh3_64_intdigest
+        hashes: list[BlockHash] = []
+        for start, end in zip(self._starts, self._ends, strict=True):
+            if end > length:
+                return hashes
+            seed = digest(prompt[start:end], seed)
+            hashes.append(seed)
+        large = self.sizes.large
+        for end in range(self.sizes.middle_until + large, length + 1, large):
+            seed = digest(prompt[end - large : end], seed)
+            hashes.append(seed)
+        return hashes
+
+    def end(self, blocks: int) -> int:
+        """Return how many bytes of a prompt the first `blocks` blocks cover."""
+        if blocks <= 0:
+            return 0
+        known = len(self._ends)
+        if blocks <= known:
+            return self._ends[blocks - 1]
+        return self.sizes.middle_until + (blocks - known) * self.sizes.large
+
+    def tokens(self, block: int) -> int:
+        """Return the estimated tokens of the block with that position, counted from 0."""
+        known = self._tokens
+        return known[block] if block < len(known) else self.sizes.large // BYTES_PER_TOKEN
+
+
+def _seed(parts: Sequence[str]) -> BlockHash:
+    """Hash the namespace; lengths in front keep ("a", "bc") and ("ab", "c") apart."""
+    framed = b"".join(
+        len(data).to_bytes(4, "little") + data for data in (part.encode("utf-8", "surrogatepass") for part in parts)
+    )
+    seed: BlockHash = xxh3_64_intdigest(framed)
+    return seed

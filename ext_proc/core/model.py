@@ -1,0 +1,231 @@
+"""The nouns of kvpicker: endpoints, requests, decisions and outcomes."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+BlockHash: TypeAlias = int
+"""One link of a prompt's hash chain (xxh3_64): equal links mean equal prompts up to and including that block."""
+
+NO_LABELS: Mapping[str, str] = {}
+
+
+class Api(enum.StrEnum):
+    """The API a client speaks; it decides the shape of the errors it gets."""
+
+    OPENAI = "openai"
+    ANTHROPIC = "anthropic"
+
+
+class Operation(enum.StrEnum):
+    """What a path asks an engine to do."""
+
+    CHAT = "chat"
+    COMPLETION = "completion"
+    RESPONSE = "response"
+    MESSAGE = "message"
+    GENERATE = "generate"
+    EMBEDDING = "embedding"
+    SCORE = "score"
+    COUNT_TOKENS = "count_tokens"
+    MEDIA = "media"
+    LOOKUP = "lookup"
+
+
+class Unhashed(enum.StrEnum):
+    """Why a request neither reads nor writes prefix memory."""
+
+    NOT_GENERATION = "not_generation"
+    NO_BODY = "no_body"
+    NO_PROMPT = "no_prompt"
+    ODD_MODEL = "odd_model"
+    NOT_JSON = "not_json"
+    NOT_AN_OBJECT = "not_an_object"
+    TOO_DEEP = "too_deep"
+    ENCODING_UNKNOWN = "encoding_unknown"
+    ENCODING_BROKEN = "encoding_broken"
+
+
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+    """One routable engine: an ip:port that Envoy can be told to use.
+
+    Attributes:
+        address: `ip:port`, IPv6 in brackets, in canonical notation.
+        pool: the pool it belongs to.
+        models: the models it serves; empty while they are neither declared nor learnt, and then it may serve any.
+        slot: a small integer of its own, never shared by two endpoints of one snapshot.
+        generation: grows when the same address comes back as something else, so that no state is inherited.
+        kv_tokens: capacity of its KV cache in tokens; None where unknown.
+        prefill_rate: configured prefill speed in tokens per second; None takes the strategy's default.
+        labels: what filters and people may want to know of it.
+    """
+
+    address: str
+    pool: str
+    models: frozenset[str] = frozenset()
+    slot: int
+    generation: int = 0
+    kv_tokens: int | None = None
+    prefill_rate: float | None = None
+    labels: Mapping[str, str] = NO_LABELS
+
+
+class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What kvpicker understood of one HTTP request.
+
+    Attributes:
+        operation: what the path asks for.
+        api: the API whose error shape the client expects.
+        model: the body's `model` (the last one where it stands twice); None if absent or not a string.
+        prompt: the canonical prompt, the bytes that the hash chain is built over; empty if there is nothing to hash.
+        prompt_tokens: estimated tokens of all prompts of the request.
+        output_tokens: the client's limit on generated tokens; None if it sets none.
+        namespace: parts beside the model that separate KV caches, such as `cache_salt`.
+        unhashed: why `prompt` must not be used; None if it may.
+        truncated: True if only the beginning of the body was seen.
+        stream: True if the client asked for a stream.
+        previous_response: id of the response that this request continues (OpenAI Responses API).
+        session: a client's name for its conversation, from headers; empty if it gives none.
+    """
+
+    operation: Operation
+    api: Api
+    model: str | None = None
+    prompt: bytes = b""
+    prompt_tokens: int = 0
+    output_tokens: int | None = None
+    namespace: tuple[str, ...] = ()
+    unhashed: Unhashed | None = None
+    truncated: bool = False
+    stream: bool = False
+    previous_response: str | None = None
+    session: str = ""
+
+
+class CostTerms(msgspec.Struct, frozen=True, gc=False):
+    """Why an endpoint costs what it costs, in seconds except where said.
+
+    Attributes:
+        endpoint: the endpoint the terms belong to.
+        cost: what the strategy compares; lowest wins.
+        hit_tokens: prompt tokens the index believes the endpoint holds.
+        queue: wait for the work in front (W).
+        prefill: the request's own prefill (S).
+        memory: wait for KV memory (K).
+        in_flight: requests in flight at the endpoint when the decision was made (n), a count.
+    """
+
+    endpoint: Endpoint
+    cost: float
+    hit_tokens: int = 0
+    queue: float = 0.0
+    prefill: float = 0.0
+    memory: float = 0.0
+    in_flight: int = 0
+
+
+class FilterReport(msgspec.Struct, frozen=True):
+    """How many endpoints a filter left."""
+
+    name: str
+    before: int
+    after: int
+
+    def __str__(self) -> str:
+        """Read as "model: 0 of 4 match"."""
+        return f"{self.name}: {self.after} of {self.before} match"
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """Which endpoint a request was given, and everything needed to explain it.
+
+    Attributes:
+        id: unique among all kvpickers that share an access log.
+        endpoints: the chosen endpoint, then the fallbacks in order.
+        request: what was decided on.
+        chain_length: number of blocks of the prompt's hash chain.
+        hit_tokens: predicted cached tokens at the chosen endpoint.
+        reason: one of the reason codes of the strategy.
+        strategy: the strategy that ranked.
+        terms: every candidate with its cost.
+        filters: what each filter left.
+        decided_at: monotonic seconds.
+    """
+
+    id: str
+    endpoints: tuple[Endpoint, ...]
+    request: InferenceRequest
+    chain_length: int
+    hit_tokens: int
+    reason: str
+    strategy: str
+    terms: Sequence[CostTerms]
+    filters: tuple[FilterReport, ...]
+    decided_at: float
+
+    @property
+    def chosen(self) -> Endpoint:
+        """The endpoint that the request was given."""
+        return self.endpoints[0]
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """Token counts that the engine reported; None where it reported none or nonsense."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+
+
+class Ending(enum.StrEnum):
+    """How an HTTP exchange ended, as far as the engine is concerned."""
+
+    OK = "ok"
+    CLIENT_ERROR = "client_error"
+    CLIENT_GONE = "client_gone"
+    OVERLOADED = "overloaded"
+    SERVER_ERROR = "server_error"
+    CONNECT_FAILURE = "connect_failure"
+    RESET = "reset"
+    CUT = "cut"
+    TIMEOUT = "timeout"
+    LOCAL = "local"
+    LOST = "lost"
+
+
+class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of a decision, read from Envoy's access log.
+
+    Attributes:
+        decision_id: joins it to the decision.
+        ending: how it ended.
+        status: HTTP status the client got; 0 if none.
+        served: address of the endpoint of the last attempt; None if no engine was reached.
+        attempts: how many endpoints Envoy tried.
+        details: Envoy's response code details.
+        duration: seconds from the request's first byte to the response's last.
+        first_byte: seconds from the request sent upstream to the first response byte (headers); None if none came.
+        usage: what the engine said of tokens.
+        response_id: id of the response object, for requests that continue it; empty if none.
+        request_id: Envoy's x-request-id.
+    """
+
+    decision_id: str
+    ending: Ending
+    status: int = 0
+    served: str | None = None
+    attempts: int = 1
+    details: str = ""
+    duration: float = 0.0
+    first_byte: float | None = None
+    usage: Usage = Usage()
+    response_id: str = ""
+    request_id: str = ""
+
+
+ILLNESS = frozenset({Ending.SERVER_ERROR, Ending.CONNECT_FAILURE, Ending.RESET, Ending.CUT, Ending.TIMEOUT})
+"""Endings that speak against the engine; a client's error, a busy engine and a lost log entry do not."""

@@ -1,0 +1,322 @@
+"""The decision: `EndpointPicker.pick` chooses the endpoint that a request is sent to.
+
+Filters narrow the endpoints down and say what they removed, the pool's strategy puts a cost on those that are left,
+and the lowest cost wins. The pick is booked at once, so the next decision already sees it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import inf, isfinite
+from typing import overload
+
+import msgspec
+
+from ext_proc.core.affinity import Affinity
+from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
+from ext_proc.core.hashing import BYTES_PER_TOKEN, PromptHasher
+from ext_proc.core.health import HealthMonitor
+from ext_proc.core.ledger import Ledger
+from ext_proc.core.model import (
+    BlockHash,
+    CostTerms,
+    Decision,
+    Endpoint,
+    FilterReport,
+    InferenceRequest,
+    Operation,
+)
+from ext_proc.core.observer import Observer
+from ext_proc.core.pool import Registry
+from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
+from ext_proc.core.strategies.least_request import LeastRequest
+
+NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
+"""Operations that cost an engine next to nothing and therefore claim nothing in the ledger."""
+
+MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
+"""Operations that may go to the default pool when they name no model."""
+
+
+class Rejection(msgspec.Struct, frozen=True):
+    """Why a request gets no endpoint, and what each filter left."""
+
+    refusal: Refusal
+    filters: tuple[FilterReport, ...] = ()
+
+
+class EndpointPicker:
+    """Chooses endpoints and books what it chose.
+
+    Args:
+        registry: the endpoints.
+        ledger: work in flight.
+        index: who holds which prefix.
+        health: which endpoints may be chosen.
+        hasher: prompt to hash chain.
+        strategies: the strategy of each pool.
+        observer: hears of strategies that fail.
+        instance: a name that no other kvpicker of the same Envoy has; begins every decision id.
+        fallbacks: endpoints named after the chosen one, for Envoy's retries.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        ledger: Ledger,
+        index: ObservedIndex,
+        health: HealthMonitor,
+        hasher: PromptHasher,
+        strategies: Mapping[str, tuple[str, Strategy]],
+        observer: Observer,
+        instance: str,
+        fallbacks: int = 2,
+    ) -> None:
+        self.strategies = strategies
+        self.fallbacks = fallbacks
+        self.sessions = Affinity()
+        self.responses = Affinity()
+        self._registry = registry
+        self._ledger = ledger
+        self._index = index
+        self._health = health
+        self._hasher = hasher
+        self._observer = observer
+        self._instance = instance
+        self._spare: tuple[str, Strategy] = ("least-request", LeastRequest())
+        self._turn = 0
+
+    def pick(
+        self,
+        request: InferenceRequest,
+        now: float,
+        generator: Generator,
+        subset: Collection[str] | None = None,
+    ) -> Decision | Rejection:
+        """Choose an endpoint for a request and book it.
+
+        Args:
+            request: what was understood of the HTTP request.
+            now: monotonic seconds.
+            generator: breaks ties.
+            subset: the only addresses the data plane allows; None allows all.
+        """
+        candidates, filters = self._filter(request, subset)
+        if not candidates:
+            return Rejection(self._refusal(request, subset, filters), filters)
+        eligible = self._health.eligible(candidates, now)
+        filters = (*filters, FilterReport("health", len(candidates), len(eligible)))
+        nearly_free = request.operation in NEARLY_FREE
+        chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, self._model(request))
+        context = self._context(request, chain, now, generator)
+        name, ranking = self._rank(request, eligible, context)
+        best, reason = self._choose(request, eligible, ranking.costs, context)
+        places = _cheapest(ranking.costs, best, self.fallbacks)
+        terms = _Terms(eligible, ranking, context)
+        decision = Decision(
+            id=f"{self._instance}-{self._turn:x}",
+            endpoints=tuple([eligible[place] for place in places]),
+            request=msgspec.structs.replace(request, prompt=b"") if request.prompt else request,
+            chain_length=len(chain),
+            hit_tokens=context.hits.get(eligible[best].slot, 0),
+            reason=reason,
+            strategy=name,
+            terms=terms,
+            filters=filters,
+            decided_at=now,
+        )
+        # What waits for the outcome, perhaps for minutes, keeps the terms of the named endpoints only.
+        kept = msgspec.structs.replace(decision, terms=[terms[place] for place in places])
+        seconds = ranking.prefills[best] if ranking.prefills else 0.0
+        self._book(kept, chain, seconds, context.output, counted=not nearly_free)
+        return decision
+
+    def picks_without_model(self) -> bool:
+        """Tell whether a request may be placed before its body is seen: if there is one model to choose from."""
+        snapshot = self._registry.snapshot
+        return snapshot.sole_model is not None or not snapshot.models
+
+    def _filter(
+        self, request: InferenceRequest, subset: Collection[str] | None
+    ) -> tuple[Sequence[Endpoint], tuple[FilterReport, ...]]:
+        snapshot = self._registry.snapshot
+        candidates: Sequence[Endpoint] = snapshot.candidates(request.model)
+        if request.model is None and not candidates and request.operation in MODELLESS:
+            candidates = snapshot.by_pool.get(snapshot.default_pool or "", ())
+        filters = (FilterReport("model", len(snapshot.endpoints), len(candidates)),)
+        if subset is None:
+            return candidates, filters
+        allowed = [endpoint for endpoint in candidates if endpoint.address in subset]
+        return allowed, (*filters, FilterReport("subset", len(candidates), len(allowed)))
+
+    def _refusal(
+        self, request: InferenceRequest, subset: Collection[str] | None, filters: tuple[FilterReport, ...]
+    ) -> Refusal:
+        snapshot = self._registry.snapshot
+        if subset is not None and (not subset or filters[0].after):
+            return SubsetEmpty("No endpoint that the gateway allows can serve this request.")
+        if not snapshot.endpoints:
+            return NoReadyEndpoint("No inference endpoint is available. Try again later.")
+        if request.model is None:
+            names = ", ".join(sorted(snapshot.models)[:10])
+            return ModelRequired(f"The request must name a model in its 'model' field. Served here: {names}.")
+        if snapshot.serves(request.model):
+            return NoReadyEndpoint("No endpoint of the requested model is available. Try again later.")
+        return ModelNotFound(f"The model '{_shown(request.model)}' does not exist or is not served here.")
+
+    def _model(self, request: InferenceRequest) -> str | None:
+        return request.model or self._registry.snapshot.sole_model
+
+    def _context(
+        self, request: InferenceRequest, chain: Sequence[BlockHash], now: float, generator: Generator
+    ) -> Context:
+        self._turn += 1
+        return Context(
+            now=now,
+            generator=generator,
+            loads=self._ledger.loads,
+            hits=self._hits(request, chain),
+            output=self._ledger.expected_output(request),
+            residence=self._ledger.residence,
+            turn=self._turn,
+        )
+
+    def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash]) -> dict[int, int]:
+        end, ceiling = self._hasher.end, request.prompt_tokens
+        return self._index.match(chain, lambda blocks: min(end(blocks) // BYTES_PER_TOKEN, ceiling))
+
+    def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
+        name, strategy = self.strategies.get(candidates[0].pool, self._spare)
+        try:
+            return name, _checked(strategy.rank(request, candidates, context), len(candidates))
+        except Exception as error:  # noqa: BLE001  a plug-in of a third party must not fail the request
+            self._observer.strategy_failed(name, error)
+        name, strategy = self._spare
+        return name, strategy.rank(request, candidates, context)
+
+    def _choose(
+        self, request: InferenceRequest, candidates: Sequence[Endpoint], costs: list[float], context: Context
+    ) -> tuple[int, str]:
+        if len(costs) == 1:
+            return 0, "only_candidate"
+        if request.previous_response:
+            tied = _position(candidates, self.responses.address(request.previous_response, context.now))
+            if tied is not None:
+                return tied, "previous_response"
+        lowest = min(costs)
+        if costs.count(lowest) > 1:
+            return self._break_tie(request, candidates, costs, context)
+        best = costs.index(lowest)
+        return best, "prefix" if candidates[best].slot in context.hits else "wait"
+
+    def _break_tie(
+        self, request: InferenceRequest, candidates: Sequence[Endpoint], costs: list[float], context: Context
+    ) -> tuple[int, str]:
+        lowest = min(costs)
+        if request.session:
+            address = self.sessions.address(_session_of(request), context.now)
+            tied = _position(candidates, address)
+            if tied is not None and costs[tied] == lowest:
+                return tied, "session"
+        in_flight = [load.in_flight for load in context.loads_of(candidates)]
+        fewest = min(n for n, cost in zip(in_flight, costs, strict=True) if cost == lowest)
+        equal = [
+            place
+            for place, (n, cost) in enumerate(zip(in_flight, costs, strict=True))
+            if n == fewest and cost == lowest
+        ]
+        return equal[int(context.generator.random() * len(equal))], "tie"
+
+    def _book(
+        self, decision: Decision, chain: Sequence[BlockHash], seconds: float, output: float, *, counted: bool
+    ) -> None:
+        endpoint, request, now = decision.chosen, decision.request, decision.decided_at
+        learnt_from = self._index.learn(endpoint.slot, chain) if chain else 0
+        self._ledger.take(decision, chain, learnt_from, seconds=seconds, output=output, now=now, counted=counted)
+        self._health.dispatched(endpoint, now)
+        if request.session:
+            self.sessions.tie(_session_of(request), endpoint.address, now)
+
+
+class _Terms(Sequence[CostTerms]):
+    """The candidates' cost terms, put into structs only when somebody asks for an explanation."""
+
+    __slots__ = ("_candidates", "_hits", "_in_flight", "_ranking")
+
+    def __init__(self, candidates: Sequence[Endpoint], ranking: Ranking, context: Context) -> None:
+        self._candidates = candidates
+        self._ranking = ranking
+        self._hits = context.hits
+        self._in_flight = [load.in_flight for load in context.loads_of(candidates)]
+
+    def __len__(self) -> int:
+        return len(self._candidates)
+
+    @overload
+    def __getitem__(self, position: int) -> CostTerms: ...
+
+    @overload
+    def __getitem__(self, position: slice) -> Sequence[CostTerms]: ...
+
+    def __getitem__(self, position: int | slice) -> CostTerms | Sequence[CostTerms]:
+        if isinstance(position, slice):
+            return [self[place] for place in range(*position.indices(len(self)))]
+        endpoint, ranking = self._candidates[position], self._ranking
+        return CostTerms(
+            endpoint=endpoint,
+            cost=ranking.costs[position],
+            hit_tokens=self._hits.get(endpoint.slot, 0),
+            queue=ranking.queues[position] if ranking.queues else 0.0,
+            prefill=ranking.prefills[position] if ranking.prefills else 0.0,
+            memory=ranking.memories[position] if ranking.memories else 0.0,
+            in_flight=self._in_flight[position],
+        )
+
+
+def _cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
+    """Return the chosen position and the next cheapest ones; of equal ones, those that follow the chosen one.
+
+    Requests that share a tie then do not share their fallbacks.
+    """
+    left = costs[best:] + costs[:best]
+    left[0] = inf
+    chosen = [best]
+    for _ in range(min(fallbacks, len(costs) - 1)):
+        following = left.index(min(left))
+        left[following] = inf
+        chosen.append((best + following) % len(costs))
+    return chosen
+
+
+def _checked(ranking: Ranking, candidates: int) -> Ranking:
+    """Return a stranger's ranking, fit for use.
+
+    Raises:
+        ValueError: it has not one finite number for each candidate.
+    """
+    ranking.costs = list(ranking.costs)
+    for column in (ranking.costs, ranking.prefills, ranking.queues, ranking.memories):
+        if (column or column is ranking.costs) and (len(column) != candidates or not isfinite(sum(column))):
+            raise ValueError(f"a strategy must give one finite number for each of {candidates} candidates")
+    if ranking.prefills and min(ranking.prefills) < 0:
+        raise ValueError("a strategy must not give a prefill time below 0")
+    return ranking
+
+
+def _position(candidates: Sequence[Endpoint], address: str | None) -> int | None:
+    if address is None:
+        return None
+    return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)
+
+
+def _session_of(request: InferenceRequest) -> str:
+    """Name a session per model: a client that uses two models in turn has a place for each."""
+    return f"{request.model}\n{request.session}"
+
+
+def _shown(model: str) -> str:
+    """Shorten a stranger's model name, for an error message."""
+    printable = "".join(character if character.isprintable() else "?" for character in model[:100])
+    return printable.encode("utf-8", "replace").decode()

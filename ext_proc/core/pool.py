@@ -1,0 +1,345 @@
+"""Which endpoints there are and what each serves: a registry that swaps one immutable snapshot per change.
+
+Strategies, filters and the index key their state by slot or generation, so both are given out here
+and nowhere else.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from ext_proc.core.model import NO_LABELS, Endpoint
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+_NO_MODELS: frozenset[str] = frozenset()
+
+
+class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a source says of one endpoint.
+
+    Attributes:
+        address: `ip:port`, IPv6 in brackets, in canonical notation.
+        models: the models it is declared to serve; empty means that they are learnt from the engine.
+        kv_tokens: capacity of its KV cache in tokens; None where unknown.
+        prefill_rate: prefill speed in tokens per second; None where unknown.
+        labels: what filters and people may want to know of it.
+    """
+
+    address: str
+    models: frozenset[str] = _NO_MODELS
+    kv_tokens: int | None = None
+    prefill_rate: float | None = None
+    labels: Mapping[str, str] = NO_LABELS
+
+
+class Change(msgspec.Struct, frozen=True):
+    """What one call did to the set of endpoints; false if it did nothing.
+
+    Attributes:
+        added: endpoints that state has to be made for.
+        removed: endpoints whose state is to be dropped; never in the slot of one that the same change added.
+        updated: endpoints, as they are after the change, that kept slot, generation and state.
+    """
+
+    added: tuple[Endpoint, ...] = ()
+    removed: tuple[Endpoint, ...] = ()
+    updated: tuple[Endpoint, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.added or self.removed or self.updated)
+
+
+class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """All endpoints at one moment; never altered, so a decision may hold it as long as it likes.
+
+    Attributes:
+        version: grows with each snapshot of a registry.
+        endpoints: every endpoint once.
+        by_address: the same, by address.
+        by_pool: the same, by pool; a pool without endpoints is listed too.
+        default_pool: the pool for traffic nobody steers: the configured one, else the only one, else None.
+        models: every model name that is declared or learnt, even if no endpoint serves it at the moment.
+        sole_model: the base model if exactly one is served; adapters and aliases do not count.
+        by_model: the candidates of each served model.
+        unlearnt: endpoints whose models are unknown, which may serve any.
+        undeclared: endpoints whose models are to be learnt from the engine, learnt or not.
+        modelless: the candidates of a request that names no model.
+    """
+
+    version: int
+    endpoints: tuple[Endpoint, ...]
+    by_address: Mapping[str, Endpoint]
+    by_pool: Mapping[str, tuple[Endpoint, ...]]
+    default_pool: str | None
+    models: frozenset[str]
+    sole_model: str | None
+    by_model: Mapping[str, tuple[Endpoint, ...]]
+    unlearnt: tuple[Endpoint, ...]
+    undeclared: tuple[Endpoint, ...]
+    modelless: tuple[Endpoint, ...]
+
+    @classmethod
+    def of(
+        cls,
+        endpoints: Iterable[Endpoint],
+        *,
+        default_pool: str | None = None,
+        version: int = 0,
+        pools: Collection[str] = (),
+        models: frozenset[str] = _NO_MODELS,
+        secondary: frozenset[str] = _NO_MODELS,
+        undeclared: Collection[str] = (),
+    ) -> Snapshot:
+        """Index a set of endpoints.
+
+        Args:
+            endpoints: the endpoints, each address once.
+            default_pool: the configured default pool; None if none is configured.
+            version: the number of the snapshot.
+            pools: pools that exist even without an endpoint.
+            models: models that are known even without an endpoint.
+            secondary: names that are adapters or aliases of another served model.
+            undeclared: addresses whose models are not declared.
+        """
+        every = tuple(endpoints)
+        by_pool = _group_by_pool(every, pools)
+        sole_pool = next(iter(by_pool)) if len(by_pool) == 1 else None
+        served = frozenset[str]().union(*(endpoint.models for endpoint in every))
+        bases = served - secondary
+        default_or_all = every if default_pool is None else by_pool.get(default_pool, ())
+        return cls(
+            version=version,
+            endpoints=every,
+            by_address=MappingProxyType({endpoint.address: endpoint for endpoint in every}),
+            by_pool=MappingProxyType(by_pool),
+            default_pool=default_pool if default_pool is not None else sole_pool,
+            models=served | models,
+            sole_model=next(iter(bases)) if len(bases) == 1 else None,
+            by_model=MappingProxyType(_group_by_model(every, served)),
+            unlearnt=tuple(endpoint for endpoint in every if not endpoint.models),
+            undeclared=tuple(endpoint for endpoint in every if endpoint.address in undeclared),
+            modelless=default_or_all if default_pool is not None or len(bases) <= 1 else (),
+        )
+
+    def candidates(self, model: str | None) -> tuple[Endpoint, ...]:
+        """Return the endpoints that serve the model, of whichever pool; if none does, those whose models are unknown.
+
+        For None, a request without a model: the configured default pool, else all endpoints if at most one
+        base model is served, else none.
+        """
+        if model is None:
+            return self.modelless
+        return self.by_model.get(model, self.unlearnt)
+
+    def serves(self, model: str) -> bool:
+        """Tell a known model, perhaps without an endpoint at the moment, from one nobody has heard of."""
+        return model in self.models
+
+
+class Registry:
+    """The set of endpoints, fed by sources and read as one snapshot.
+
+    An endpoint's identity is its address, its pool and its declared models. A change of anything else keeps
+    slot and generation; a change of identity, or an address that was gone in between, makes a different
+    endpoint that inherits nothing. An address that several pools list is one endpoint and belongs to the pool
+    that began to list it last; if that pool drops it, it falls to the one before.
+    """
+
+    def __init__(self, default_pool: str | None = None) -> None:
+        self._default_pool = default_pool
+        self._claims: dict[str, dict[str, EndpointSpec]] = {}
+        self._pool_models: dict[str, frozenset[str]] = {}
+        self._entries: dict[str, _Entry] = {}
+        self._slots = _Slots()
+        self._generation = 0
+        self._snapshot = Snapshot.of((), default_pool=default_pool)
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """The endpoints as they are; the same object until something changes."""
+        return self._snapshot
+
+    def set_default_pool(self, name: str | None) -> None:
+        """Change which pool takes the traffic nobody steers."""
+        if name != self._default_pool:
+            self._default_pool = name
+            self._publish()
+
+    def replace(self, pool: str, specs: Iterable[EndpointSpec], models: frozenset[str] = _NO_MODELS) -> Change:
+        """Make the list the whole content of the pool.
+
+        Args:
+            pool: the pool's name; an unknown one is created.
+            specs: its endpoints; of two entries with one address the last counts.
+            models: what endpoints serve that declare nothing themselves; known even while the pool is empty.
+        """
+        wanted = {spec.address: _with_models(spec, models) for spec in specs}
+        known = self._pool_models.get(pool)
+        self._pool_models[pool] = models
+        dropped = [address for address, claims in self._claims.items() if pool in claims and address not in wanted]
+        for address in dropped:
+            self._unclaim(address, pool)
+        for address, spec in wanted.items():
+            self._claims.setdefault(address, {})[pool] = spec
+        return self._settle([*dropped, *wanted], force=known != models)
+
+    def remove_pool(self, pool: str) -> Change:
+        """Forget a pool and what only it lists; an unknown pool is no change."""
+        if self._pool_models.pop(pool, None) is None:
+            return Change()
+        dropped = [address for address, claims in self._claims.items() if pool in claims]
+        for address in dropped:
+            self._unclaim(address, pool)
+        return self._settle(dropped, force=True)
+
+    def learn(
+        self,
+        address: str,
+        generation: int,
+        models: frozenset[str],
+        secondary: frozenset[str] = _NO_MODELS,
+    ) -> Change | None:
+        """Note what an engine says it serves.
+
+        Args:
+            address: where the engine answered.
+            generation: the endpoint that was asked; the answer is void if another one has the address by now.
+            models: every name the engine accepts; an empty set teaches nothing.
+            secondary: those of them that are adapters or further names of another one.
+
+        Returns:
+            The change, or None if the answer is void, contradicts a declaration or says what is known.
+        """
+        entry = self._entries.get(address)
+        if entry is None or entry.endpoint.generation != generation or entry.spec.models or not models:
+            return None
+        if (entry.endpoint.models, entry.secondary) == (models, secondary):
+            return None
+        endpoint = msgspec.structs.replace(entry.endpoint, models=models)
+        self._entries[address] = _Entry(endpoint, entry.spec, secondary)
+        self._publish()
+        return Change(updated=(endpoint,))
+
+    def _unclaim(self, address: str, pool: str) -> None:
+        claims = self._claims[address]
+        del claims[pool]
+        if not claims:
+            del self._claims[address]
+
+    def _settle(self, addresses: Iterable[str], *, force: bool) -> Change:
+        """Bring the addresses' entries in line with their claims; `force` publishes even without a change."""
+        added: list[Endpoint] = []
+        removed: list[Endpoint] = []
+        updated: list[Endpoint] = []
+        for address in addresses:
+            old = self._entries.get(address)
+            claim = next(reversed(self._claims[address].items())) if address in self._claims else None
+            if old is not None and claim is not None and old.is_same(*claim):
+                if old.spec != claim[1]:
+                    updated.append(self._update(old, claim[1]))
+                continue
+            if old is not None:
+                del self._entries[address]
+                removed.append(old.endpoint)
+            if claim is not None:
+                added.append(self._add(*claim))
+        for endpoint in removed:  # after the additions, so that no slot changes hands within one change
+            self._slots.release(endpoint.slot)
+        change = Change(tuple(added), tuple(removed), tuple(updated))
+        if change or force:
+            self._publish()
+        return change
+
+    def _add(self, pool: str, spec: EndpointSpec) -> Endpoint:
+        # One counter for all addresses: it grows for each of them and needs no memory of those that are gone.
+        self._generation += 1
+        endpoint = _endpoint(spec, pool, self._slots.take(), self._generation, spec.models)
+        self._entries[spec.address] = _Entry(endpoint, spec, _NO_MODELS)
+        return endpoint
+
+    def _update(self, old: _Entry, spec: EndpointSpec) -> Endpoint:
+        was = old.endpoint
+        endpoint = _endpoint(spec, was.pool, was.slot, was.generation, was.models)
+        self._entries[spec.address] = _Entry(endpoint, spec, old.secondary)
+        return endpoint
+
+    def _publish(self) -> None:
+        entries = self._entries.values()
+        served_as_base = _NO_MODELS.union(*(entry.endpoint.models - entry.secondary for entry in entries))
+        self._snapshot = Snapshot.of(
+            (entry.endpoint for entry in entries),
+            default_pool=self._default_pool,
+            version=self._snapshot.version + 1,
+            pools=self._pool_models,
+            models=_NO_MODELS.union(*self._pool_models.values()),
+            secondary=_NO_MODELS.union(*(entry.secondary for entry in entries)) - served_as_base,
+            undeclared={entry.spec.address for entry in entries if not entry.spec.models},
+        )
+
+
+class _Entry(msgspec.Struct, frozen=True):
+    """An endpoint with what was declared of it and which of its models are adapters or aliases."""
+
+    endpoint: Endpoint
+    spec: EndpointSpec
+    secondary: frozenset[str]
+
+    def is_same(self, pool: str, spec: EndpointSpec) -> bool:
+        return self.endpoint.pool == pool and self.spec.models == spec.models
+
+
+class _Slots:
+    """Small integers, the lowest free one first."""
+
+    def __init__(self) -> None:
+        self._free: list[int] = []
+        self._next = 0
+
+    def take(self) -> int:
+        if self._free:
+            return heapq.heappop(self._free)
+        self._next += 1
+        return self._next - 1
+
+    def release(self, slot: int) -> None:
+        heapq.heappush(self._free, slot)
+
+
+def _with_models(spec: EndpointSpec, models: frozenset[str]) -> EndpointSpec:
+    """Copy a spec, labels too, so that the caller's objects may change without changing a snapshot."""
+    return msgspec.structs.replace(spec, models=spec.models or models, labels=dict(spec.labels))
+
+
+def _endpoint(spec: EndpointSpec, pool: str, slot: int, generation: int, models: frozenset[str]) -> Endpoint:
+    return Endpoint(
+        address=spec.address,
+        pool=pool,
+        models=models,
+        slot=slot,
+        generation=generation,
+        kv_tokens=spec.kv_tokens,
+        prefill_rate=spec.prefill_rate,
+        labels=spec.labels,
+    )
+
+
+def _group_by_pool(endpoints: Iterable[Endpoint], pools: Iterable[str]) -> dict[str, tuple[Endpoint, ...]]:
+    groups: dict[str, list[Endpoint]] = {pool: [] for pool in pools}
+    for endpoint in endpoints:
+        groups.setdefault(endpoint.pool, []).append(endpoint)
+    return {pool: tuple(members) for pool, members in groups.items()}
+
+
+def _group_by_model(endpoints: Collection[Endpoint], models: Iterable[str]) -> dict[str, tuple[Endpoint, ...]]:
+    groups: dict[str, list[Endpoint]] = {model: [] for model in models}
+    for endpoint in endpoints:
+        for model in endpoint.models:
+            groups[model].append(endpoint)
+    return {model: tuple(members) for model, members in groups.items()}

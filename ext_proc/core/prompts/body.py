@@ -1,0 +1,65 @@
+"""What the bodies of all operations have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ext_proc.core.prompts.framing import stable_json
+from ext_proc.core.prompts.jsonbody import clean
+
+_MAX_OUTPUT_TOKENS = 10_000_000
+"""A larger limit is a mistake or an attack on load arithmetic, so it counts as none."""
+
+
+class Body(msgspec.Struct, gc=False):
+    """A decoded request body; every member may have any type, because clients send anything.
+
+    A kind of body reads its own members in `read` and `limits`.
+    """
+
+    model: Any = msgspec.UNSET
+    stream: Any = None
+    cache_salt: Any = None
+    lora_path: Any = None
+
+    def read(self) -> tuple[bytes, int]:
+        """Return the canonical prompt, empty if nothing may be hashed, and the number of prompt tokens."""
+        return b"", 0
+
+    def limits(self) -> tuple[Any, ...]:
+        """Return the members that may limit the generated tokens, the strongest first."""
+        return ()
+
+    def previous(self) -> Any:
+        """Return the id of the response that the request continues."""
+        return None
+
+    def model_name(self) -> str | None:
+        """Return the model; None if it is absent, empty or not a string."""
+        return clean(self.model) if isinstance(self.model, str) and self.model else None
+
+    def has_odd_model(self) -> bool:
+        """Tell whether `model` is there but names none, so that the engine may refuse what it gets."""
+        return self.model is not msgspec.UNSET and not (isinstance(self.model, str) and self.model)
+
+    def output_tokens(self) -> int | None:
+        """Return the client's limit on generated tokens; None if there is no sane one."""
+        return next((n for n in self.limits() if type(n) is int and 0 <= n <= _MAX_OUTPUT_TOKENS), None)
+
+    def namespace(self) -> tuple[str, ...]:
+        """Return what separates KV caches, each part with its name and type in front so that none equals another.
+
+        Engines treat null like an absent member; an empty string stays apart.
+        """
+        if self.cache_salt is None and self.lora_path is None:
+            return ()
+        members = (("cache_salt", self.cache_salt), ("lora_path", self.lora_path))
+        return tuple(_named(name, value) for name, value in members if value is not None)
+
+
+def _named(name: str, value: Any) -> str:
+    if isinstance(value, str):
+        return clean(f"{name}={value}")
+    return f"{name}:{stable_json(value).decode('utf-8', 'backslashreplace')}"

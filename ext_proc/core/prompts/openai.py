@@ -1,0 +1,83 @@
+"""Reads the bodies of OpenAI's chat, completion, embedding and media calls."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ext_proc.core.prompts.body import Body
+from ext_proc.core.prompts.conversation import Transcript
+from ext_proc.core.prompts.framing import SETTING, estimate_tokens, stable_json
+from ext_proc.core.prompts.prompt_inputs import read_prompts, weigh
+from ext_proc.core.prompts.tools import canonical_tools
+
+
+class ChatBody(Body, gc=False):
+    """The body of `/v1/chat/completions`; without messages a `prompt` is read as by `/v1/completions`."""
+
+    messages: Any = None
+    tools: msgspec.Raw = msgspec.Raw()
+    functions: msgspec.Raw = msgspec.Raw()
+    documents: Any = None
+    chat_template: Any = None
+    prompt: Any = None
+    max_completion_tokens: Any = None
+    max_tokens: Any = None
+
+    def read(self) -> tuple[bytes, int]:
+        """Render what templates print first: documents and template, tools, then the messages."""
+        messages = self.messages
+        if not messages or not isinstance(messages, list):
+            return read_prompts(self.prompt)
+        transcript = Transcript()
+        if self.documents or self.chat_template:
+            transcript.add(SETTING, stable_json([self.documents, self.chat_template]))
+        transcript.add(canonical_tools(self.tools) or canonical_tools(self.functions))
+        transcript.messages(messages)
+        prompt = b"".join(transcript.pieces)
+        return prompt, estimate_tokens(len(prompt))
+
+    def limits(self) -> tuple[Any, ...]:
+        """Return the limit of today's API before the one it replaced."""
+        return self.max_completion_tokens, self.max_tokens
+
+
+class CompletionBody(Body, gc=False):
+    """The body of `/v1/completions`."""
+
+    prompt: Any = None
+    max_tokens: Any = None
+
+    def read(self) -> tuple[bytes, int]:
+        """Render the first prompt and weigh all."""
+        return read_prompts(self.prompt)
+
+    def limits(self) -> tuple[Any, ...]:
+        """Return the limit for each prompt."""
+        return (self.max_tokens,)
+
+
+class InputBody(Body, gc=False):
+    """The body of calls that generate no text: embeddings, rerank, score, classify, pooling, speech and images."""
+
+    input: Any = None
+    messages: Any = None
+    prompt: Any = None
+    query: Any = None
+    documents: Any = None
+    items: Any = None
+    text_1: Any = None
+    text_2: Any = None
+    queries: Any = None
+    data_1: Any = None
+    data_2: Any = None
+    texts: Any = None
+    inputs: Any = None
+
+    def read(self) -> tuple[bytes, int]:
+        """Weigh all inputs; nothing is hashed."""
+        return b"", sum(weigh(getattr(self, name)) for name in _INPUTS)
+
+
+_INPUTS = tuple(name for name in InputBody.__struct_fields__ if name not in Body.__struct_fields__)

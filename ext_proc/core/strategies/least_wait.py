@@ -1,0 +1,91 @@
+"""least-wait: the endpoint that can produce the first token soonest; every term is in seconds.
+
+For endpoint j, a prompt of L tokens, and o expected output tokens:
+
+    hit_j  = tokens that the index believes it holds, at most L - 16
+    u_j    = max(L - hit_j, 16)                            uncached tokens
+    e_j    = u_j * (1 + (L - u_j / 2) / A)                 effective tokens: linear part and attention
+    S_j    = e_j / R_j                                     own prefill
+    W_j    = max(0, B_j - now)                             virtual queue
+    K_j    = max(0, M_j + L + o - 0.95 C_j) * D / max(M_j, 1)
+    q      = min_j (W_j + K_j)
+    cost_j = W_j + S_j * (1 + min(2, q) + 0.03 * min(n_j, 64)) + K_j
+
+The n_j term prices interference with running requests and the K_j term the wait for KV memory; without both, a hot
+prefix draws all traffic to one endpoint. The q factor makes a backlogged fleet care more for what it has cached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from operator import add
+from typing import ClassVar
+
+import msgspec
+
+from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.strategies import Context, Ranking
+
+_LEAST_UNCACHED = 16
+_BACKLOG_CAP = 2.0
+_INTERFERENCE = 0.03
+_INTERFERENCE_CAP = 64
+_USABLE_MEMORY = 0.95
+
+
+class LeastWaitParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Parameters of least-wait.
+
+    Attributes:
+        prefill_rate: prompt tokens per second (R) of endpoints that configure none; too low is safer than too high.
+        attention_tokens: context length (A) at which attention costs as much as all else; 24,000 suits an 8B model.
+    """
+
+    prefill_rate: float = 8000.0
+    attention_tokens: float = 24_000.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be divided by."""
+        if self.prefill_rate <= 0 or self.attention_tokens <= 0:
+            raise ValueError("prefill_rate and attention_tokens must be above 0")
+
+
+class LeastWait:
+    """The default strategy."""
+
+    Parameters: ClassVar[type[LeastWaitParameters]] = LeastWaitParameters
+
+    def __init__(self, parameters: LeastWaitParameters | None = None) -> None:
+        self._parameters = parameters or LeastWaitParameters()
+
+    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
+        """Price each candidate in seconds until the first token."""
+        # Column by column: with hundreds of candidates this takes two thirds of the time of a loop over them.
+        now, residence = context.now, context.residence
+        claim = request.prompt_tokens + context.output
+        loads = context.loads_of(candidates)
+        prefills = self._prefills(request.prompt_tokens, candidates, context.hits)
+        queues = [until - now if (until := load.busy_until) > now else 0.0 for load in loads]
+        memories = [
+            (load.tokens - room) * residence / (load.tokens or 1)
+            if (size := endpoint.kv_tokens) is not None and load.tokens > (room := _USABLE_MEMORY * size - claim)
+            else 0.0
+            for endpoint, load in zip(candidates, loads, strict=True)
+        ]
+        factor = 1 + min(_BACKLOG_CAP, *map(add, queues, memories))
+        full = _INTERFERENCE_CAP
+        costs = [
+            queue + prefill * (factor + _INTERFERENCE * (n if (n := load.in_flight) < full else full)) + memory
+            for queue, prefill, memory, load in zip(queues, prefills, memories, loads, strict=True)
+        ]
+        return Ranking(costs, queues, prefills, memories)
+
+    def _prefills(self, length: int, candidates: Sequence[Endpoint], hits: Mapping[int, int]) -> list[float]:
+        """Return the own prefill seconds (S) at each candidate."""
+        rate, attention = self._parameters.prefill_rate, self._parameters.attention_tokens
+        work: dict[int, float] = {}
+        for hit in {0, *hits.values()}:
+            uncached = max(length - hit, _LEAST_UNCACHED)
+            work[hit] = uncached * (1 + (length - uncached / 2) / attention)
+        held = hits.get
+        return [work[held(endpoint.slot, 0)] / (endpoint.prefill_rate or rate) for endpoint in candidates]

@@ -1,0 +1,1 @@
+"""What runs a whole gateway on one machine: child processes and Envoy."""

@@ -1,0 +1,119 @@
+"""The command `kvpicker envoy-config`: prints an Envoy configuration, and lets a real Envoy check it."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from ext_proc.bootstrap import EnvoyOptions, to_yaml
+from ext_proc.bootstrap.clusters import ENDPOINTS
+from ext_proc.core.errors import ConfigError
+from ext_proc.local.envoy import find_envoy, validate
+
+PROFILES = ("lean",)
+
+_DEFAULTS = EnvoyOptions()
+EMPTY_POOL = {
+    "resources": [
+        {
+            "@type": "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
+            "cluster_name": ENDPOINTS,
+        }
+    ]
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument("--profile", choices=PROFILES, default="lean", help="how Envoy and kvpicker talk")
+    parser.add_argument("--listen", default=_DEFAULTS.listen, help="where clients connect [%(default)s]")
+    parser.add_argument("--admin", default=_DEFAULTS.admin, help="Envoy's admin, or `none` [%(default)s]")
+    parser.add_argument(
+        "--processor",
+        action="append",
+        metavar="ADDRESS",
+        help="a kvpicker process; repeat it for more [127.0.0.1:9002]",
+    )
+    parser.add_argument(
+        "--endpoints-file", default=_DEFAULTS.endpoints_file, help="EDS file that kvpicker writes [%(default)s]"
+    )
+    parser.add_argument(
+        "--endpoint", action="append", metavar="ADDRESS", help="a fixed engine in place of the EDS file; repeat it"
+    )
+    parser.add_argument(
+        "--failure-mode",
+        choices=("open", "closed"),
+        default=_DEFAULTS.failure_mode,
+        help="without a picker, let requests through or refuse them [%(default)s]",
+    )
+    parser.add_argument(
+        "--message-timeout", type=float, default=_DEFAULTS.message_timeout, help="seconds [%(default)s]"
+    )
+    parser.add_argument("--body-limit", type=int, default=_DEFAULTS.body_limit, help="bytes [%(default)s]")
+    parser.add_argument("--retries", type=int, default=_DEFAULTS.retries, help="attempts after the first [%(default)s]")
+    parser.add_argument("--check", action="store_true", help="let Envoy check the result")
+    parser.add_argument("--envoy", metavar="BINARY", help="the Envoy that checks")
+    parser.add_argument("--output", type=Path, metavar="FILE", help="write here instead of to stdout")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print or write the configuration; returns 1, with the reason on stderr, if it cannot be used."""
+    try:
+        options = _options(arguments)
+        text = to_yaml(options, command=_command(arguments, options))
+        if arguments.check:
+            check(options, find_envoy(arguments.envoy))
+    except ConfigError as error:
+        sys.stderr.write(f"kvpicker envoy-config: {error}\n")
+        return 1
+    if arguments.output:
+        arguments.output.write_text(text, encoding="utf-8")
+    else:
+        sys.stdout.write(text)
+    return 0
+
+
+def check(options: EnvoyOptions, binary: Path) -> None:
+    """Let Envoy check a rendered configuration; raises ConfigError with its complaint.
+
+    Envoy insists on an EDS file, which need not exist on the machine that renders: a missing one is stood in for.
+    """
+    with tempfile.TemporaryDirectory(prefix="kvpicker-") as folder:
+        if not options.endpoints and not Path(options.endpoints_file).exists():
+            stand_in = Path(folder, "eds.json")
+            stand_in.write_text(json.dumps(EMPTY_POOL), encoding="utf-8")
+            options = msgspec.structs.replace(options, endpoints_file=str(stand_in))
+        validate(to_yaml(options), binary)
+
+
+def _options(arguments: argparse.Namespace) -> EnvoyOptions:
+    return EnvoyOptions(
+        listen=arguments.listen,
+        admin=None if arguments.admin in {None, "none"} else arguments.admin,
+        processors=tuple(arguments.processor or _DEFAULTS.processors),
+        endpoints_file=arguments.endpoints_file,
+        endpoints=tuple(arguments.endpoint or ()),
+        failure_mode=arguments.failure_mode,
+        message_timeout=arguments.message_timeout,
+        body_limit=arguments.body_limit,
+        retries=arguments.retries,
+    )
+
+
+def _command(arguments: argparse.Namespace, options: EnvoyOptions) -> str:
+    """Spell the command that renders the same again."""
+    words = ["kvpicker", "envoy-config", "--profile", arguments.profile]
+    for field, flag in (("processors", "--processor"), ("endpoints", "--endpoint")):
+        if getattr(options, field) != getattr(_DEFAULTS, field):
+            words += [word for address in getattr(options, field) for word in (flag, address)]
+    for field in ("listen", "admin", "endpoints_file", "failure_mode", "message_timeout", "body_limit", "retries"):
+        value = getattr(options, field)
+        if value != getattr(_DEFAULTS, field):
+            words += [f"--{field.replace('_', '-')}", "none" if value is None else str(value)]
+    return shlex.join(words)

@@ -1,0 +1,1 @@
+"""What operators see: logs, metrics, the last decisions, and the admin server that shows them."""

@@ -1,0 +1,153 @@
+"""The admin server: metrics, health and debug pages; nothing on it changes anything."""
+
+from __future__ import annotations
+
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from aiohttp import web
+from prometheus_client.exposition import choose_encoder
+
+from ext_proc.core import addresses
+from ext_proc.core.errors import ConfigError
+from ext_proc.ops.decisions import CAPACITY
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable, Sequence
+
+    from prometheus_client import CollectorRegistry
+
+    from ext_proc.ops.collector import EndpointStatus
+    from ext_proc.ops.decisions import DecisionRing
+
+DEFAULT_LIMIT = 20
+SHUTDOWN_SECONDS = 1.0
+
+
+class Admin:
+    """Handlers of the admin server.
+
+    Args:
+        registry: what `/metrics` exposes.
+        decisions: what `/debug/decisions` explains.
+        endpoints: every endpoint with its status, for `/debug/endpoints`.
+        config: the configuration in force, for `/debug/config`.
+        not_ready: why kvpicker cannot take requests, or None, for `/readyz`.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: CollectorRegistry,
+        decisions: DecisionRing,
+        endpoints: Callable[[], Sequence[EndpointStatus]],
+        config: Callable[[], Any],
+        not_ready: Callable[[], str | None],
+    ) -> None:
+        self._registry = registry
+        self._decisions = decisions
+        self._endpoints = endpoints
+        self._config = config
+        self._not_ready = not_ready
+
+    def app(self) -> web.Application:
+        """Make the aiohttp application."""
+        app = web.Application()
+        pages = {
+            "/metrics": self.metrics,
+            "/healthz": self.healthz,
+            "/readyz": self.readyz,
+            "/debug/endpoints": self.debug_endpoints,
+            "/debug/decisions": self.debug_decisions,
+            "/debug/config": self.debug_config,
+        }
+        app.add_routes([web.get(path, handler) for path, handler in pages.items()])
+
+        async def index(_request: web.Request) -> web.Response:
+            return web.Response(text="".join(f"{path}\n" for path in pages))
+
+        app.router.add_get("/", index)
+        return app
+
+    async def metrics(self, request: web.Request) -> web.Response:
+        """Expose the metrics, in OpenMetrics format if asked for."""
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        return web.Response(body=encode(self._registry), headers={"Content-Type": content_type})
+
+    async def healthz(self, _request: web.Request) -> web.Response:
+        """Answer, which is all that liveness means."""
+        return web.Response(text="ok\n")
+
+    async def readyz(self, _request: web.Request) -> web.Response:
+        """Say whether kvpicker can take requests: 200, or 503 with the reason."""
+        reason = self._not_ready()
+        if reason is None:
+            return web.Response(text="ready\n")
+        return web.Response(status=503, text=f"not ready: {reason}\n")
+
+    async def debug_endpoints(self, _request: web.Request) -> web.Response:
+        """Show every endpoint with its load and state."""
+        return _page({"endpoints": [_endpoint(status) for status in self._endpoints()]})
+
+    async def debug_decisions(self, request: web.Request) -> web.Response:
+        """Explain the latest decisions: `?limit=` of them, or that of one `?request_id=`."""
+        limit = _limit(request.query.get("limit", str(DEFAULT_LIMIT)))
+        if limit is None:
+            return _page({"error": f"limit must be a number from 1 to {CAPACITY}"}, status=400)
+        request_id = request.query.get("request_id")
+        decisions = self._decisions.explanations(limit, request_id)
+        if request_id is not None:
+            return _page({"decisions": decisions}, status=200 if decisions else 404)
+        return _page({"decisions": decisions, "refusals": self._decisions.refusals(limit)})
+
+    async def debug_config(self, _request: web.Request) -> web.Response:
+        """Show the configuration in force, defaults included; it holds no secrets."""
+        return _page(self._config())
+
+
+@asynccontextmanager
+async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
+    """Serve the application while the context lasts; yields the address, with the port that was taken for port 0.
+
+    Raises ConfigError if the address cannot be listened on.
+    """
+    host, _, port = addresses.listening(address).rpartition(":")
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    await runner.setup()
+    try:
+        try:
+            await web.TCPSite(runner, host.strip("[]"), int(port)).start()
+        except OSError as error:
+            raise ConfigError(f"cannot listen on {address}: {error.strerror}", path="admin.listen") from None
+        bound_host, bound_port, *_ = runner.addresses[0]
+        yield f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
+    finally:
+        await runner.cleanup()
+
+
+def _limit(text: str) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(CAPACITY))):
+        return None
+    return int(text) if 1 <= int(text) <= CAPACITY else None
+
+
+def _endpoint(status: EndpointStatus) -> dict[str, Any]:
+    endpoint = status.endpoint
+    return {
+        "address": endpoint.address,
+        "pool": endpoint.pool,
+        "models": sorted(endpoint.models),
+        "labels": dict(endpoint.labels),
+        "kv_tokens": endpoint.kv_tokens,
+        "state": status.state,
+        "in_flight": status.in_flight,
+        "tokens_in_flight": status.tokens_in_flight,
+        "queue_ms": round(status.queue * 1e3, 3),
+        "index_blocks": status.index_blocks,
+    }
+
+
+def _page(content: Any, status: int = 200) -> web.Response:
+    body = msgspec.json.format(msgspec.json.encode(content), indent=2)
+    return web.Response(body=body + b"\n", status=status, content_type="application/json")

@@ -1,0 +1,150 @@
+"""Exposes the counts and a snapshot of the endpoints to Prometheus, at the moment of the scrape."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.process_collector import ProcessCollector
+from prometheus_client.registry import Collector
+
+from ext_proc.core.model import Endpoint
+from ext_proc.ops import families
+from ext_proc.ops.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from prometheus_client.core import Metric
+
+    from ext_proc.ops.families import Family
+    from ext_proc.ops.metrics import Metrics
+    from ext_proc.ops.tallies import Histogram
+
+Samples: TypeAlias = "Iterable[tuple[tuple[str, ...], float]]"
+
+
+class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of an endpoint at one moment.
+
+    Attributes:
+        endpoint: the endpoint.
+        state: its state of health.
+        in_flight: requests in flight.
+        tokens_in_flight: prompt and expected output tokens in flight.
+        queue: estimated wait for the work in front, seconds.
+        index_blocks: blocks the prefix index believes it holds.
+    """
+
+    endpoint: Endpoint
+    state: str = "ready"
+    in_flight: int = 0
+    tokens_in_flight: float = 0
+    queue: float = 0.0
+    index_blocks: int = 0
+
+
+class Gauges(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the collector reads what is not counted.
+
+    Attributes:
+        endpoints: every endpoint with its status.
+        leases: how many requests are believed to be in flight.
+        degraded: reasons for deciding with less than kvpicker should know, and whether each holds.
+        version: version of kvpicker.
+    """
+
+    endpoints: Callable[[], Sequence[EndpointStatus]]
+    leases: Callable[[], int]
+    degraded: Callable[[], Mapping[str, bool]]
+    version: str
+
+
+class KvpickerCollector(Collector):
+    """Makes metric families of plain numbers; keeps nothing itself, so no gauge can drift."""
+
+    def __init__(self, metrics: Metrics, gauges: Gauges) -> None:
+        self._metrics = metrics
+        self._gauges = gauges
+
+    def describe(self) -> Iterable[Metric]:
+        """Name the families without reading anything."""
+        return [_family(family) for family in families.FAMILIES]
+
+    def collect(self) -> Iterator[Metric]:
+        """Read everything."""
+        statuses = self._gauges.endpoints()
+        self._metrics.forget_endpoints({status.endpoint.address for status in statuses})
+        yield from self._counters()
+        yield from self._histograms()
+        yield from self._service_gauges()
+        yield from _endpoint_gauges(statuses)
+
+    def _counters(self) -> Iterator[Metric]:
+        for family, tally in self._metrics.tallies.items():
+            samples = tally.samples()
+            # A counter without labels exists from the start, so that rate() sees its first step.
+            yield _filled(family, samples if samples or family.labels else [((), 0)])
+
+    def _histograms(self) -> Iterator[Metric]:
+        metrics = self._metrics
+        yield _histogram(families.DECISION_SECONDS, {(): metrics.decision_seconds})
+        for family, by_model in (
+            (families.DURATION_SECONDS, metrics.durations),
+            (families.FIRST_BYTE_SECONDS, metrics.first_bytes),
+        ):
+            yield _histogram(family, {(model,): histogram for model, histogram in by_model.items()})
+
+    def _service_gauges(self) -> Iterator[Metric]:
+        gauges = self._gauges
+        yield _filled(families.LEASES, [((), gauges.leases())])
+        yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
+        yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
+        yield _filled(families.BUILD_INFO, [((gauges.version, platform.python_version()), 1)])
+
+
+def registry(metrics: Metrics, gauges: Gauges) -> CollectorRegistry:
+    """Make a registry of kvpicker's families and those of its process."""
+    result = CollectorRegistry()
+    result.register(KvpickerCollector(metrics, gauges))
+    ProcessCollector(registry=result)
+    return result
+
+
+def _endpoint_gauges(statuses: Sequence[EndpointStatus]) -> Iterator[Metric]:
+    labels = [(status.endpoint.address, printable(status.endpoint.pool)) for status in statuses]
+    for family, values in (
+        (families.IN_FLIGHT, [status.in_flight for status in statuses]),
+        (families.TOKENS_IN_FLIGHT, [status.tokens_in_flight for status in statuses]),
+        (families.QUEUE_SECONDS, [status.queue for status in statuses]),
+        (families.INDEX_BLOCKS, [status.index_blocks for status in statuses]),
+    ):
+        yield _filled(family, zip(labels, values, strict=True))
+    states = [status.state for status in statuses]
+    yield _filled(families.STATE, [((*at, state), 1) for at, state in zip(labels, states, strict=True)])
+
+
+def _family(family: Family) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:
+    if family.kind == "counter":
+        return CounterMetricFamily(family.name, family.meaning, labels=family.labels)
+    if family.kind == "gauge":
+        return GaugeMetricFamily(family.name, family.meaning, labels=family.labels)
+    return HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
+
+
+def _filled(family: Family, samples: Samples) -> Metric:
+    made = _family(family)
+    for labels, value in samples:
+        made.add_metric(labels, value)  # type: ignore[call-arg, arg-type]
+    return made
+
+
+def _histogram(family: Family, histograms: Mapping[tuple[str, ...], Histogram]) -> Metric:
+    made = HistogramMetricFamily(family.name, family.meaning, labels=family.labels)
+    for labels, histogram in histograms.items():
+        made.add_metric(labels, buckets=histogram.cumulative(), sum_value=histogram.total)
+    return made

@@ -1,0 +1,41 @@
+"""The names of log events: an interface that operators build searches and alerts on."""
+
+from __future__ import annotations
+
+import enum
+
+
+class Event(enum.Enum):
+    """A log event with its level and its meaning.
+
+    Attributes:
+        name_: the value of `event` in the log line.
+        level: the level it is logged at.
+        meaning: what happened.
+    """
+
+    REQUEST_FINISHED = ("request_finished", "info", "A request that was given an endpoint has ended.")
+    REQUEST_REFUSED = ("request_refused", "info", "A request was answered by kvpicker itself.")
+    REQUEST_PASSED = ("request_passed", "debug", "A request was left to Envoy's fallback policy.")
+    EXCHANGE_FAILED = ("exchange_failed", "error", "An exchange ended by a fault of kvpicker or of the data plane.")
+    STRATEGY_FAILED = ("strategy_failed", "error", "A strategy failed and was replaced for one request.")
+    HEALTH_CHANGED = ("health_changed", "warning", "An endpoint changed its state of health.")
+    CONFIG_APPLIED = ("config_applied", "info", "A configuration took effect.")
+    CONFIG_REJECTED = ("config_rejected", "error", "A changed configuration is unusable; the last good one stays.")
+    ENDPOINTS_CHANGED = ("endpoints_changed", "info", "Endpoints were added to a pool or removed from it.")
+    ENDPOINTS_REJECTED = ("endpoints_rejected", "error", "An endpoints file is unusable; the last good list stays.")
+    SOURCE_FAILED = ("source_failed", "warning", "Something kvpicker learns from cannot be read.")
+    SERVER_STARTED = ("server_started", "info", "A server of kvpicker listens.")
+    SERVER_STOPPED = ("server_stopped", "info", "A server of kvpicker has stopped.")
+    LINES_SUPPRESSED = ("lines_suppressed", "warning", "Lines that were held back and have not been counted elsewhere.")
+
+    def __init__(self, name: str, level: str, meaning: str) -> None:
+        self.name_ = name
+        self.level = level
+        self.meaning = meaning
+
+
+def reference() -> str:
+    """Render the events as a markdown table."""
+    rows = [f"| `{event.name_}` | {event.level} | {event.meaning} |" for event in Event]
+    return "\n".join(["| event | level | meaning |", "|---|---|---|", *rows]) + "\n"

@@ -1,0 +1,96 @@
+"""Every metric family that kvpicker exposes: its name, kind, labels and meaning, in one place."""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+Kind: TypeAlias = Literal["counter", "gauge", "histogram"]
+
+DECISION_BUCKETS = (20e-6, 50e-6, 100e-6, 200e-6, 500e-6, 1e-3, 2e-3, 5e-3, 20e-3, 100e-3)
+LATENCY_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+
+
+class Family(msgspec.Struct, frozen=True):
+    """One metric family.
+
+    Attributes:
+        name: as in the exposition; counters end in `_total`.
+        kind: counter, gauge or histogram.
+        meaning: the HELP text.
+        labels: names of its labels.
+        buckets: upper bounds of a histogram, in the unit of the name.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    labels: tuple[str, ...] = ()
+    buckets: tuple[float, ...] = ()
+
+
+def _counter(name: str, meaning: str, *labels: str) -> Family:
+    return Family(f"kvpicker_{name}_total", "counter", meaning, labels)
+
+
+def _gauge(name: str, meaning: str, *labels: str) -> Family:
+    return Family(f"kvpicker_{name}", "gauge", meaning, labels)
+
+
+def _histogram(name: str, meaning: str, buckets: tuple[float, ...], *labels: str) -> Family:
+    return Family(f"kvpicker_{name}", "histogram", meaning, labels, buckets)
+
+
+REQUESTS = _counter(
+    "requests", "Requests that were given an endpoint, by how they ended.", "model", "operation", "ending"
+)
+REFUSALS = _counter("refusals", "Requests that kvpicker answered itself.", "reason")
+PASSED = _counter("passed", "Requests left to Envoy's fallback policy.", "reason")
+DECISIONS = _counter("decisions", "Decisions, by strategy and its reason.", "strategy", "reason")
+DECISION_SECONDS = _histogram("decision_seconds", "What deciding took.", DECISION_BUCKETS)
+DURATION_SECONDS = _histogram(
+    "request_duration_seconds",
+    "From the first byte of a request to the last byte of its response.",
+    LATENCY_BUCKETS,
+    "model",
+)
+FIRST_BYTE_SECONDS = _histogram(
+    "first_byte_seconds", "From a request sent to an engine to the first byte of its headers.", LATENCY_BUCKETS, "model"
+)
+PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens that engines reported.", "endpoint")
+COMPLETION_TOKENS = _counter("completion_tokens", "Generated tokens that engines reported.", "endpoint")
+CACHED_PREDICTED = _counter(
+    "cached_tokens_predicted",
+    "Cached prompt tokens that the index expected, of requests whose engine reported how many there were.",
+    "endpoint",
+)
+CACHED_ACTUAL = _counter("cached_tokens_actual", "Cached prompt tokens that engines reported.", "endpoint")
+ATTEMPTS = _counter("attempts", "Endpoints that Envoy tried.")
+FALLBACKS = _counter("fallbacks", "Requests answered by another endpoint than the chosen one.")
+UNHASHED = _counter("unhashed", "Requests decided without the prefix index.", "reason")
+EXCHANGE_FAILURES = _counter(
+    "exchange_failures", "Exchanges ended by a fault of kvpicker or of the data plane.", "reason"
+)
+STRATEGY_FAILURES = _counter("strategy_failures", "Decisions that another strategy had to make.", "strategy")
+HEALTH_CHANGES = _counter("health_changes", "Changes of the state of endpoints, by the state entered.", "state")
+LEASES = _gauge("leases", "Requests believed to be in flight.")
+LEASES_EXPIRED = _counter("leases_expired", "Requests whose end was never heard of.")
+ACCESS_LOG_ENTRIES = _counter("access_log_entries", "Access log entries received from Envoy.", "result")
+RELOAD_SUCCESS = _gauge("config_reload_success", "1 if the latest content of every watched file was usable, else 0.")
+RELOADS = _counter("config_reloads", "Changes of watched files, by result: applied or rejected.", "result")
+DEGRADED = _gauge("degraded", "1 while kvpicker decides with less than it should know.", "reason")
+BUILD_INFO = _gauge("build_info", "Always 1; the versions are in the labels.", "version", "python")
+IN_FLIGHT = _gauge("endpoint_in_flight", "Requests in flight at an endpoint.", "endpoint", "pool")
+TOKENS_IN_FLIGHT = _gauge("endpoint_tokens_in_flight", "Tokens in flight at an endpoint.", "endpoint", "pool")
+QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in front.", "endpoint", "pool")
+STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
+INDEX_BLOCKS = _gauge("endpoint_index_blocks", "Blocks the index believes an endpoint holds.", "endpoint", "pool")
+
+FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
+
+
+def reference() -> str:
+    """Render the families as a markdown table."""
+    rows = [f"| `{f.name}` | {f.kind} | {', '.join(f.labels)} | {f.meaning} |" for f in FAMILIES]
+    return "\n".join(["| metric | kind | labels | meaning |", "|---|---|---|---|", *rows]) + "\n"

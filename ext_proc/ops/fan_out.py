@@ -1,0 +1,52 @@
+"""Tells several observers what happened."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ext_proc.core.errors import Refusal
+    from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome
+    from ext_proc.core.observer import Observer
+
+
+class FanOut:
+    """Forwards each call to every observer, in the order given."""
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+
+    def decided(self, decision: Decision, seconds: float) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.decided(decision, seconds)
+
+    def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.refused(request, refusal, filters)
+
+    def passed(self, reason: str) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.passed(reason)
+
+    def failed(self, reason: str, error: BaseException | None = None) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.failed(reason, error)
+
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.finished(decision, outcome)
+
+    def strategy_failed(self, strategy: str, error: BaseException) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.strategy_failed(strategy, error)
+
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.health_changed(endpoint, state, evidence)

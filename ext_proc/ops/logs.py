@@ -1,0 +1,57 @@
+"""A structlog logger of its own configuration: one JSON or console line per event, on one stream."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
+
+import msgspec
+import structlog
+from structlog.dev import ConsoleRenderer
+from structlog.processors import TimeStamper
+from structlog.typing import FilteringBoundLogger
+
+if TYPE_CHECKING:
+    from structlog.typing import EventDict, Processor, WrappedLogger
+
+Log: TypeAlias = FilteringBoundLogger
+Level: TypeAlias = Literal["debug", "info", "warning", "error"]
+Format: TypeAlias = Literal["json", "console"]
+
+_ENCODE = msgspec.json.Encoder(enc_hook=str).encode
+
+
+def configure(level: Level, format: Format, stream: BinaryIO) -> Log:  # noqa: A002  # the name of the setting
+    """Make a logger that writes to `stream`; structlog's and logging's global settings stay untouched."""
+    processors = [render_json] if format == "json" else _console(colors=stream.isatty())
+    # Made directly, because wrap_logger would read structlog's global settings.
+    logger: Any = structlog.make_filtering_bound_logger(level)
+    bound: Log = logger(structlog.BytesLogger(stream), processors, {})
+    return bound
+
+
+def render_json(_logger: WrappedLogger, level: str, event: EventDict) -> bytes:
+    """Render an event as one JSON object: time, level, event, then its fields in the order given."""
+    line = {"time": dt.datetime.now(dt.UTC), "level": level, "event": event.pop("event"), **event}
+    try:
+        return _ENCODE(line)
+    except UnicodeEncodeError:
+        # A lone surrogate has no UTF-8 form, and a log line must not fail.
+        return _ENCODE({key: _encodable(value) for key, value in line.items()})
+
+
+def _encodable(value: Any) -> Any:
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else repr(value)
+
+
+def _console(*, colors: bool) -> list[Processor]:
+    return [TimeStamper(fmt="%H:%M:%S", utc=False), _add_level, ConsoleRenderer(colors=colors), _to_bytes]
+
+
+def _add_level(_logger: WrappedLogger, level: str, event: EventDict) -> EventDict:
+    event["level"] = level
+    return event
+
+
+def _to_bytes(_logger: WrappedLogger, _level: str, text: Any) -> bytes:
+    return str(text).encode("utf-8", "backslashreplace")

@@ -1,0 +1,136 @@
+"""Counts what happens to requests; the collector reads the counts when they are scraped."""
+
+# ruff: noqa: ARG002  # the observer protocol names arguments that a counter has no use for
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ext_proc.core.model import Ending
+from ext_proc.core.observer import NoObserver
+from ext_proc.ops import families
+from ext_proc.ops.tallies import Histogram, ModelLabels, Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from collections.abc import Set as AbstractSet
+
+    from ext_proc.core.errors import Refusal
+    from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome
+    from ext_proc.ops.families import Family
+
+
+class Metrics(NoObserver):
+    """An observer that counts.
+
+    `served` returns the models that some endpoint serves; only they become labels.
+    """
+
+    def __init__(self, served: Callable[[], frozenset[str]]) -> None:
+        self.tallies: dict[Family, Tally] = {f: Tally() for f in families.FAMILIES if f.kind == "counter"}
+        self.decision_seconds = Histogram(families.DECISION_BUCKETS)
+        self.durations: dict[str, Histogram] = {}
+        self.first_bytes: dict[str, Histogram] = {}
+        self._rejected: set[str] = set()
+        self._models = ModelLabels(served)
+        # Looked up once, because each look-up hashes a whole family.
+        self._requests = self.tallies[families.REQUESTS]
+        self._decisions = self.tallies[families.DECISIONS]
+        self._unhashed = self.tallies[families.UNHASHED]
+        self._attempts = self.tallies[families.ATTEMPTS]
+        self._prompt_tokens = self.tallies[families.PROMPT_TOKENS]
+        self._completion_tokens = self.tallies[families.COMPLETION_TOKENS]
+        self._predicted = self.tallies[families.CACHED_PREDICTED]
+        self._actual = self.tallies[families.CACHED_ACTUAL]
+        self._entries = self.tallies[families.ACCESS_LOG_ENTRIES]
+
+    def decided(self, decision: Decision, seconds: float) -> None:
+        """Count the decision and the time it took."""
+        self._decisions.counts[decision.strategy, decision.reason] += 1
+        self.decision_seconds.observe(seconds)
+        if decision.request.unhashed is not None:
+            self._unhashed.counts[(decision.request.unhashed,)] += 1
+
+    def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
+        """Count the refusal by its reason."""
+        self.tallies[families.REFUSALS].add((refusal.reason,))
+
+    def passed(self, reason: str) -> None:
+        """Count the request by why it was passed."""
+        self.tallies[families.PASSED].add((reason,))
+
+    def failed(self, reason: str, error: BaseException | None = None) -> None:
+        """Count the failure by its reason."""
+        self.tallies[families.EXCHANGE_FAILURES].add((reason,))
+
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
+        """Count the request by its ending, its times and its tokens."""
+        request = decision.request
+        model = self._models.label(request.model)
+        self._requests.counts[model, request.operation, outcome.ending] += 1
+        if outcome.ending is Ending.LOST:
+            self.tallies[families.LEASES_EXPIRED].add(())
+            return
+        self._attempts.counts[()] += outcome.attempts
+        _histogram(self.durations, model).observe(outcome.duration)
+        if outcome.first_byte is not None:
+            _histogram(self.first_bytes, model).observe(outcome.first_byte)
+        if outcome.served is not None:
+            self._served(decision, outcome, outcome.served)
+
+    def strategy_failed(self, strategy: str, error: BaseException) -> None:
+        """Count the failure by strategy."""
+        self.tallies[families.STRATEGY_FAILURES].add((strategy,))
+
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
+        """Count the change by the state entered."""
+        self.tallies[families.HEALTH_CHANGES].add((state,))
+
+    @property
+    def reload_success(self) -> bool:
+        """Whether the latest content of every watched file was usable."""
+        return not self._rejected
+
+    def config_reloaded(self, source: str = "config", *, applied: bool) -> None:
+        """Count a change of a watched file, the configuration or a list of endpoints."""
+        self.tallies[families.RELOADS].add(("applied" if applied else "rejected",))
+        if applied:
+            self._rejected.discard(source)
+        else:
+            self._rejected.add(source)
+
+    def access_log_entry(self, result: str) -> None:
+        """Count an entry of Envoy's access log by what became of it."""
+        self._entries.counts[(result,)] += 1
+
+    def forget_endpoints(self, known: AbstractSet[str]) -> None:
+        """Drop the counts of endpoints that are gone, so that churn does not pile up series."""
+        for tally in (self._prompt_tokens, self._completion_tokens, self._predicted, self._actual):
+            for labels in [labels for labels in tally.counts if labels[0] not in known]:
+                del tally.counts[labels]
+
+    def _served(self, decision: Decision, outcome: Outcome, served: str) -> None:
+        if served != decision.endpoints[0].address:
+            self.tallies[families.FALLBACKS].add(())
+        endpoint = (served,)
+        usage = outcome.usage
+        if usage.prompt_tokens:
+            self._prompt_tokens.counts[endpoint] += usage.prompt_tokens
+        if usage.completion_tokens:
+            self._completion_tokens.counts[endpoint] += usage.completion_tokens
+        if usage.cached_tokens is not None and decision.chain_length:
+            self._actual.counts[endpoint] += usage.cached_tokens
+            self._predicted.counts[endpoint] += _hit_tokens(decision, served)
+
+
+def _histogram(histograms: dict[str, Histogram], label: str) -> Histogram:
+    found = histograms.get(label)
+    if found is None:
+        found = histograms[label] = Histogram(families.LATENCY_BUCKETS)
+    return found
+
+
+def _hit_tokens(decision: Decision, served: str) -> int:
+    if served == decision.endpoints[0].address:
+        return decision.hit_tokens
+    return next((terms.hit_tokens for terms in decision.terms if terms.endpoint.address == served), 0)

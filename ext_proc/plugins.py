@@ -1,0 +1,63 @@
+"""Finds strategies by entry point and makes them from their parameters; kvpicker's own come through the same door."""
+
+from __future__ import annotations
+
+import difflib
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import msgspec
+
+from ext_proc.core.errors import ConfigError
+from ext_proc.core.strategies import GROUP, Strategy
+
+
+def strategy_names() -> list[str]:
+    """Return the names of all installed strategies."""
+    return sorted({entry.name for entry in entry_points(group=GROUP)})
+
+
+def load_strategy(name: str, parameters: dict[str, Any], path: str = "strategy") -> Strategy:
+    """Make the strategy of that name.
+
+    Args:
+        name: as in the configuration.
+        parameters: its parameters, validated against the strategy's own struct.
+        path: where in the configuration it is named, for error messages.
+
+    Raises:
+        ConfigError: no such strategy is installed, it cannot be imported, or its parameters are wrong.
+    """
+    loaded = _load(_find(name, path), path)
+    wanted = getattr(loaded, "Parameters", None)
+    if wanted is None:
+        if parameters:
+            raise ConfigError(f"strategy {name} takes no parameters; remove them", path=f"{path}.parameters")
+        return _checked(loaded(), name, path)
+    try:
+        return _checked(loaded(msgspec.convert(parameters, wanted)), name, path)
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"{error} (parameters of strategy {name})", path=f"{path}.parameters") from error
+
+
+def _find(name: str, path: str) -> EntryPoint:
+    for entry in entry_points(group=GROUP, name=name):
+        return entry
+    names = strategy_names()
+    near = difflib.get_close_matches(name, names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"installed are {', '.join(names)}"
+    raise ConfigError(f"no strategy is called `{name}`; {hint}", path=f"{path}.name")
+
+
+def _load(entry: EntryPoint, path: str) -> Any:
+    try:
+        return entry.load()
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"strategy {entry.name} ({entry.value}) cannot be imported: {error}", path=path) from error
+
+
+def _checked(strategy: Any, name: str, path: str) -> Strategy:
+    if not callable(getattr(strategy, "rank", None)):
+        raise ConfigError(f"strategy {name} has no method `rank`", path=path)
+    made: Strategy = strategy
+    return made

@@ -1,0 +1,1 @@
+"""A simulated engine that behaves like vLLM, for tests, demonstrations and benchmarks."""

@@ -1,0 +1,1 @@
+"""What feeds the pool of endpoints, and what tells Envoy of it."""

@@ -1,0 +1,105 @@
+"""Writes the endpoint discovery (EDS) file from which Envoy learns which hosts it may be told to use."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from ext_proc.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from ext_proc.core.model import Endpoint
+    from ext_proc.core.pool import Snapshot
+
+TYPE_URL = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
+MODE = 0o644
+"""Envoy often runs as another user, and it has to read the file."""
+
+
+def render(snapshot: Snapshot, cluster: str, version: int) -> bytes:
+    """Make the DiscoveryResponse that lists every endpoint once.
+
+    Endpoints outside the default pool are UNHEALTHY: override_host ignores health, so the picker may name them, and
+    the fallback policy honours it, so traffic that nobody steers never meets another model. This needs
+    `healthy_panic_threshold: 0` on the cluster; otherwise Envoy's panic mode uses UNHEALTHY hosts as well.
+    """
+    response = {"version_info": str(version), "type_url": TYPE_URL, "resources": [_assignment(snapshot, cluster)]}
+    return msgspec.json.format(msgspec.json.encode(response), indent=1) + b"\n"
+
+
+class EdsWriter:
+    """Keeps one EDS file in step with the snapshots that it is given.
+
+    Envoy applies a file that is renamed into place within milliseconds and does not see one written in place.
+    """
+
+    def __init__(self, path: Path | str, cluster: str) -> None:
+        """Take up the file as an earlier process left it, so that an unchanged list is not written again.
+
+        Args:
+            path: the file; its directory must exist, otherwise ConfigError is raised.
+            cluster: the name of the EDS cluster in Envoy's configuration.
+        """
+        self.path = Path(path)
+        self._cluster = cluster
+        if not self.path.parent.is_dir():
+            raise ConfigError(f"the directory {self.path.parent} does not exist", path=str(self.path))
+        self._version, self._resources = _left_by_others(self.path)
+
+    def write(self, snapshot: Snapshot) -> bool:
+        """Put the snapshot's endpoints into the file; tell whether that made a change.
+
+        Raises ConfigError if the file cannot be written; the old one then stays, and the next call tries again.
+        """
+        resources = [_assignment(snapshot, self._cluster)]
+        if resources == self._resources:
+            return False
+        version = self._version + 1
+        try:
+            _replace(self.path, render(snapshot, self._cluster, version))
+        except OSError as error:
+            raise ConfigError(f"cannot be written: {error.strerror or error}", path=str(self.path)) from error
+        self._version, self._resources = version, resources
+        return True
+
+
+def _assignment(snapshot: Snapshot, cluster: str) -> dict[str, Any]:
+    endpoints = sorted(snapshot.endpoints, key=lambda endpoint: endpoint.address)
+    hosts = [_host(endpoint, fallback=endpoint.pool == snapshot.default_pool) for endpoint in endpoints]
+    localities = [{"lb_endpoints": hosts}] if hosts else []
+    return {"@type": TYPE_URL, "cluster_name": cluster, "endpoints": localities}
+
+
+def _host(endpoint: Endpoint, *, fallback: bool) -> dict[str, Any]:
+    host, _, port = endpoint.address.rpartition(":")
+    address = {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
+    return {
+        "endpoint": {"address": address},
+        "health_status": "HEALTHY" if fallback else "UNHEALTHY",
+    }
+
+
+def _left_by_others(path: Path) -> tuple[int, Any]:
+    """Return version and resources of an existing file; zero and None if it is absent or not one of ours."""
+    try:
+        response = msgspec.json.decode(path.read_bytes())
+        return int(response["version_info"]), response["resources"]
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0, None
+
+
+def _replace(path: Path, content: bytes) -> None:
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            os.fchmod(file.fileno(), MODE)
+            file.write(content)
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,137 @@
+"""Keeps endpoints and their state in step with the configuration, the endpoints files and Envoy's EDS file."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Sequence
+
+from ext_proc.config import Config, PoolConfig, parse_endpoints
+from ext_proc.core.errors import ConfigError
+from ext_proc.core.health import HealthMonitor
+from ext_proc.core.ledger import Ledger
+from ext_proc.core.pool import Change, EndpointSpec, Registry
+from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.endpoints_file import EndpointsFile
+
+
+class EndpointKeeper:
+    """The one place where a change of endpoints takes effect.
+
+    Args:
+        registry: learns which endpoints there are.
+        ledger: counts per endpoint.
+        index: remembers per endpoint.
+        health: judges per endpoint.
+        eds: Envoy's endpoints file; None writes none.
+        on_change: hears each change after it took effect.
+        on_source: hears a pool's name, or "eds", and what cannot be read or written; None once it can.
+    """
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        ledger: Ledger,
+        index: ObservedIndex,
+        health: HealthMonitor,
+        eds: EdsWriter | None,
+        on_change: Callable[[Change], None],
+        on_source: Callable[[str, Exception | None], None],
+    ) -> None:
+        self._registry = registry
+        self._ledger = ledger
+        self._index = index
+        self._health = health
+        self._eds = eds
+        self._on_change = on_change
+        self._on_source = on_source
+        self._configuring = False
+        self._eds_failed = False
+        self._pools: dict[str, PoolConfig] = {}
+        self._files: dict[str, EndpointsFile] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    def configure(self, config: Config) -> None:
+        """Bring pools and watched files in line with a configuration; a running event loop watches the files."""
+        self._configuring = True
+        self._registry.set_default_pool(config.default_pool)
+        for name in self._pools.keys() - config.pools.keys():
+            self._unwatch(name)
+            self.apply(self._registry.remove_pool(name))
+        before, self._pools = self._pools, dict(config.pools)
+        for name, pool in config.pools.items():
+            if name in self._files and before[name].endpoints_file == pool.endpoints_file:
+                self._fill(name, self._files[name].specs)
+                continue
+            self._unwatch(name)
+            if pool.endpoints_file is None:
+                self._fill(name, ())
+            else:
+                self._watch(name, pool.endpoints_file)
+        self._configuring = False
+        self.write_eds()
+
+    def apply(self, change: Change) -> None:
+        """Give state to endpoints that came, take it from those that went, and tell Envoy."""
+        for endpoint in change.removed:
+            self._ledger.remove(endpoint.slot)
+            self._index.remove(endpoint.slot)
+            self._health.remove(endpoint.slot)
+        for endpoint in change.added:
+            self._ledger.add(endpoint.slot)
+        for endpoint in (*change.added, *change.updated):
+            self._index.add(endpoint.slot, endpoint.kv_tokens)
+        if change:
+            self.write_eds()
+            self._on_change(change)
+
+    def write_eds(self) -> None:
+        """Write Envoy's endpoints file if it differs.
+
+        A half-known fleet is not written: neither amid a change of configuration, nor over a good file of an earlier
+        process while a list of endpoints has yet to be read.
+        """
+        if self._eds is None or self._configuring or (self._unread() and self._eds.path.exists()):
+            return
+        try:
+            self._eds.write(self._registry.snapshot)
+        except ConfigError as error:
+            self._on_source("eds", error)
+            self._eds_failed = True
+            return
+        if self._eds_failed:
+            self._on_source("eds", None)
+            self._eds_failed = False
+
+    def _unread(self) -> bool:
+        return any(file.error is not None and not file.specs for file in self._files.values())
+
+    async def close(self) -> None:
+        """Stop watching."""
+        tasks = list(self._tasks.values())
+        for name in list(self._files):
+            self._unwatch(name)
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _watch(self, name: str, path: str) -> None:
+        parse = functools.partial(parse_endpoints, models=())
+        file = EndpointsFile(path, name, parse, self._read, self._on_source)
+        self._files[name] = file
+        file.start()
+        self._tasks[name] = asyncio.create_task(file.run(), name=f"watch endpoints of {name}")
+
+    def _unwatch(self, name: str) -> None:
+        self._files.pop(name, None)
+        task = self._tasks.pop(name, None)
+        if task is not None:
+            task.cancel()
+
+    def _read(self, name: str, specs: Sequence[EndpointSpec]) -> None:
+        self._fill(name, specs)
+        self._on_source(name, None)
+
+    def _fill(self, name: str, from_file: Sequence[EndpointSpec]) -> None:
+        pool = self._pools[name]
+        self.apply(self._registry.replace(name, (*pool.specs, *from_file), frozenset(pool.models)))

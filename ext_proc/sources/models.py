@@ -1,0 +1,215 @@
+"""Learns which models an engine serves by asking it: `GET /v1/models`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any
+
+import aiohttp
+import msgspec
+
+from ext_proc.core.errors import KvpickerError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ext_proc.core.model import Endpoint
+    from ext_proc.core.pool import Change, Registry, Snapshot
+
+TIMEOUT_S = 2.0
+MAX_BYTES = 1024 * 1024
+REFRESH_S = 60.0
+"""Adapters come and go while an engine runs."""
+
+FIRST_RETRY_S = 0.25
+LAST_RETRY_S = 2.5
+"""Cap of the doubling wait after failures: with the time limit, an engine that comes back is known in five seconds."""
+
+CONCURRENCY = 16
+NOTICE_S = 0.1
+"""Time between two looks for endpoints that came or went."""
+
+
+class ListingError(KvpickerError):
+    """An engine did not say what it serves; `reason` is a metric label."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """What an engine says it serves.
+
+    Attributes:
+        models: every name it accepts.
+        secondary: those that are adapters, or further names of another one.
+    """
+
+    models: frozenset[str]
+    secondary: frozenset[str]
+
+
+def read_listing(body: bytes) -> Listing:
+    """Understand the answer to `GET /v1/models` (OpenAI list object).
+
+    vLLM and SGLang mark a LoRA adapter with `parent` and give several names of one model the same `root`.
+
+    Raises ListingError for anything that is no such list, or an empty one.
+    """
+    try:
+        listed = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ListingError("not_json") from error
+    entries = listed.get("data") if isinstance(listed, dict) else None
+    if not isinstance(entries, list):
+        raise ListingError("not_a_list")
+    models: set[str] = set()
+    secondary: set[str] = set()
+    roots: dict[str, str] = {}
+    for name, root, is_adapter in map(_entry, entries):
+        if not name:
+            continue
+        models.add(name)
+        if is_adapter or roots.setdefault(root, name) != name:
+            secondary.add(name)
+    if not models:
+        raise ListingError("no_models")
+    return Listing(frozenset(models), frozenset(secondary))
+
+
+async def fetch_listing(session: aiohttp.ClientSession, address: str, *, timeout_s: float = TIMEOUT_S) -> Listing:
+    """Ask one engine, with a bound on time and size.
+
+    A redirect is not followed: requests go to this address, so what another one serves is of no use.
+
+    Raises ListingError.
+    """
+    try:
+        async with session.get(
+            f"http://{address}/v1/models",
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(total=timeout_s),
+        ) as response:
+            if response.status != HTTPStatus.OK:
+                raise ListingError(f"http_{response.status}")
+            return read_listing(await _read_bounded(response))
+    except TimeoutError as error:
+        raise ListingError("timeout") from error
+    except (aiohttp.ClientError, OSError, ValueError) as error:
+        raise ListingError("unreachable") from error
+
+
+class ModelLearner:
+    """Keeps asking the engines whose models nobody declared, and tells the registry."""
+
+    def __init__(
+        self,
+        session: aiohttp.ClientSession,
+        registry: Registry,
+        on_change: Callable[[Change], None],
+        on_failure: Callable[[Endpoint, str, Exception], None],
+        *,
+        rng: random.Random | None = None,
+        timeout_s: float = TIMEOUT_S,
+        refresh_s: float = REFRESH_S,
+        concurrency: int = CONCURRENCY,
+    ) -> None:
+        """Ask nothing yet; see `run`.
+
+        Args:
+            session: HTTP client; headers the engines want, such as a key, are its default headers.
+            registry: which endpoints there are, and who is told.
+            on_change: takes each change that an answer made.
+            on_failure: takes an endpoint, the reason (a metric label) why it is not learnt, and the error; once
+                until the reason changes or the engine answers.
+            rng: spreads the waits, so that many engines are not asked at one moment.
+            timeout_s: seconds for one answer.
+            refresh_s: seconds between two questions to an engine that answers.
+            concurrency: engines asked at one time.
+        """
+        self._session = session
+        self._registry = registry
+        self._on_change = on_change
+        self._on_failure = on_failure
+        self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
+        self._timeout_s = timeout_s
+        self._refresh_s = refresh_s
+        self._turns = asyncio.Semaphore(concurrency)
+        self._seen: Snapshot | None = None
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    async def run(self) -> None:
+        """Follow the registry until cancelled; no engine and no callback can end this."""
+        try:
+            while True:
+                self._follow_registry()
+                await asyncio.sleep(NOTICE_S)
+        finally:
+            tasks = list(self._tasks.values())
+            self._tasks.clear()
+            self._seen = None
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _follow_registry(self) -> None:
+        snapshot = self._registry.snapshot
+        if snapshot is self._seen:
+            return
+        self._seen = snapshot
+        wanted = {endpoint.generation: endpoint for endpoint in snapshot.undeclared}
+        for generation in self._tasks.keys() - wanted.keys():
+            self._tasks.pop(generation).cancel()
+        for generation in wanted.keys() - self._tasks.keys():
+            self._tasks[generation] = asyncio.create_task(self._follow(wanted[generation]))
+
+    async def _follow(self, endpoint: Endpoint) -> None:
+        failures = 0
+        reported = ""
+        while True:
+            try:
+                await self._ask(endpoint)
+            except Exception as error:  # noqa: BLE001 - one engine's surprise must not leave it unknown for ever
+                failures += 1
+                reason = error.reason if isinstance(error, ListingError) else "internal"
+                if reason != reported:
+                    self._on_failure(endpoint, reason, error)
+                reported = reason
+            else:
+                failures = 0
+                reported = ""
+            await asyncio.sleep(self._wait(failures))
+
+    async def _ask(self, endpoint: Endpoint) -> None:
+        async with self._turns:
+            listing = await fetch_listing(self._session, endpoint.address, timeout_s=self._timeout_s)
+        change = self._registry.learn(endpoint.address, endpoint.generation, listing.models, listing.secondary)
+        if change is not None:
+            self._on_change(change)
+
+    def _wait(self, failures: int) -> float:
+        if failures == 0:
+            return self._refresh_s * self._rng.uniform(0.8, 1.2)
+        longest = FIRST_RETRY_S * 2.0 ** min(failures - 1, 16)
+        return min(LAST_RETRY_S, longest) * self._rng.uniform(0.5, 1.0)
+
+
+def _entry(entry: Any) -> tuple[str, str, bool]:
+    """Return name, root and whether it is an adapter; an empty name for an entry that names no model."""
+    name = entry.get("id") if isinstance(entry, dict) else None
+    if not isinstance(name, str):
+        return "", "", False
+    root = entry.get("root")
+    return name, root if isinstance(root, str) and root else name, bool(entry.get("parent"))
+
+
+async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BYTES:
+            raise ListingError("too_large")
+    return bytes(body)

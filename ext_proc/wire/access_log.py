@@ -1,0 +1,185 @@
+"""Envoy's access log service → outcomes and renewals, joined to decisions by our own metadata."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from http import HTTPStatus
+
+import grpc
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import Struct
+
+from ext_proc.core.feedback import Feedback
+from ext_proc.core.model import Ending, Outcome, Usage
+from ext_proc.wire._pb.access_log_entry_pb2 import (
+    AccessLogCommon,
+    AccessLogType,
+    HTTPAccessLogEntry,
+    ResponseFlags,
+)
+from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
+from ext_proc.wire.codec import DECISION_KEY, LB_NAMESPACE, NAMESPACE, SERVED, decision_id
+from ext_proc.wire.transport import Method, Reply
+
+SERVICE = "envoy.service.accesslog.v3.AccessLogService"
+USAGE_NAMESPACE = "kvpicker.usage"
+"""Where the gateway's usage filters put what they read from responses."""
+
+MOST_TOKENS = 10_000_000
+"""A count above this is nonsense of the engine, and as good as none."""
+
+_GOING_ON = Reply()
+_LAST = Reply(StreamAccessLogsResponse().SerializeToString())
+_BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_END_TYPES = frozenset({AccessLogType.DownstreamEnd, AccessLogType.NotSet})
+
+
+class AccessLogSession:
+    """One stream of access-log batches; the answer comes when the peer ends it."""
+
+    __slots__ = ("_clock", "_count", "_feedback")
+
+    def __init__(self, feedback: Feedback, clock: Callable[[], float], count: Callable[[str], None]) -> None:
+        self._feedback = feedback
+        self._clock = clock
+        self._count = count
+
+    def receive(self, message: bytes) -> Reply:
+        """Settle or renew what the entries of a batch speak of; foreign entries are counted and left."""
+        try:
+            batch = StreamAccessLogsMessage.FromString(message)
+        except DecodeError:
+            self._count("malformed")
+            return Reply(None, True, grpc.StatusCode.INVALID_ARGUMENT, "not a StreamAccessLogsMessage")
+        now = self._clock()
+        for entry in batch.http_logs.log_entry:
+            self._count(self._take(entry, now))
+        return _GOING_ON
+
+    def close(self, *, delivered: bool) -> Reply:  # noqa: ARG002
+        """Answer a peer that half-closed."""
+        return _LAST
+
+    def _take(self, entry: HTTPAccessLogEntry, now: float) -> str:
+        common = entry.common_properties
+        namespaces = common.metadata.filter_metadata
+        if NAMESPACE not in namespaces:
+            return "undecided"
+        identity = decision_id(namespaces[NAMESPACE].fields[DECISION_KEY].string_value)
+        if not identity:
+            return "undecided"
+        kind = common.access_log_type
+        if kind == AccessLogType.DownstreamPeriodic:
+            return "renewed" if self._feedback.renew(identity, now) else "unknown"
+        if kind not in _END_TYPES:
+            return "ignored"
+        return "settled" if self._feedback.settle(read_outcome(entry, identity), now) else "unknown"
+
+
+def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
+    """Make the outcome of a decision from the last entry of its request."""
+    common = entry.common_properties
+    namespaces = common.metadata.filter_metadata
+    status = entry.response.response_code.value
+    # A look-up by [] would add the namespace, hence `get`.
+    usage = namespaces.get(USAGE_NAMESPACE)
+    return Outcome(
+        decision_id=identity,
+        ending=_ending(entry, status),
+        status=status,
+        served=_served(common),
+        attempts=max(common.upstream_request_attempt_count, 1),
+        details=entry.response.response_code_details,
+        duration=_seconds(common.duration),
+        first_byte=_first_byte(common),
+        usage=read_usage(usage) if usage is not None else Usage(),
+        response_id=usage.fields["response_id"].string_value if usage is not None else "",
+        request_id=entry.request.request_id or common.stream_id,
+    )
+
+
+def read_usage(usage: Struct) -> Usage:
+    """Read token counts; Anthropic counts cached tokens beside its input tokens, OpenAI among them."""
+    fields = usage.fields
+    if "anthropic_input" in fields:
+        cached = _tokens(usage, "anthropic_cached")
+        uncached = _tokens(usage, "anthropic_input")
+        prompt = None if uncached is None else uncached + (cached or 0)
+        return Usage(prompt, _tokens(usage, "anthropic_output"), cached)
+    return Usage(_tokens(usage, "prompt"), _tokens(usage, "completion"), _tokens(usage, "cached"))
+
+
+def _tokens(usage: Struct, key: str) -> int | None:
+    if key not in usage.fields:
+        return None
+    value = usage.fields[key]
+    if value.WhichOneof("kind") != "number_value":
+        return None
+    number = value.number_value
+    if not math.isfinite(number) or not 0 <= number <= MOST_TOKENS:
+        return None
+    return int(number)
+
+
+def _ending(entry: HTTPAccessLogEntry, status: int) -> Ending:
+    """Tell how an exchange ended; a status of 200 alone proves nothing, since it is sent before the end."""
+    common = entry.common_properties
+    if common.response_flags:
+        return _flagged(ResponseFlags.FromString(common.response_flags), common, entry)
+    if not common.HasField("time_to_last_upstream_rx_byte"):
+        return Ending.TIMEOUT if "timeout" in entry.response.response_code_details else Ending.LOCAL
+    if status in _BUSY:
+        return Ending.OVERLOADED
+    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+        return Ending.SERVER_ERROR
+    return Ending.CLIENT_ERROR if status >= HTTPStatus.BAD_REQUEST else Ending.OK
+
+
+def _flagged(flags: ResponseFlags, common: AccessLogCommon, entry: HTTPAccessLogEntry) -> Ending:
+    begun = common.HasField("time_to_first_upstream_rx_byte")
+    if flags.downstream_connection_termination or flags.downstream_remote_reset or flags.downstream_protocol_error:
+        return Ending.CLIENT_GONE
+    if flags.upstream_connection_failure:
+        return Ending.CONNECT_FAILURE
+    if (
+        flags.upstream_request_timeout
+        or flags.stream_idle_timeout
+        or flags.duration_timeout
+        or flags.upstream_max_stream_duration_reached
+    ):
+        return Ending.TIMEOUT
+    if flags.upstream_connection_termination or flags.upstream_remote_reset or flags.upstream_protocol_error:
+        return Ending.CUT if begun else Ending.RESET
+    if flags.upstream_retry_limit_exceeded:
+        return Ending.SERVER_ERROR if entry.response.response_code.value else Ending.RESET
+    return Ending.LOCAL
+
+
+def _served(common: AccessLogCommon) -> str | None:
+    namespaces = common.metadata.filter_metadata
+    if LB_NAMESPACE in namespaces:
+        served = namespaces[LB_NAMESPACE].fields
+        if SERVED in served:
+            return served[SERVED].string_value
+    if common.HasField("upstream_remote_address"):
+        socket = common.upstream_remote_address.socket_address
+        host = f"[{socket.address}]" if ":" in socket.address else socket.address
+        return f"{host}:{socket.port_value}"
+    return None
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos * 1e-9
+
+
+def _first_byte(common: AccessLogCommon) -> float | None:
+    if not common.HasField("time_to_first_upstream_rx_byte"):
+        return None
+    return _seconds(common.time_to_first_upstream_rx_byte) - _seconds(common.time_to_first_upstream_tx_byte)
+
+
+def access_log_method(feedback: Feedback, clock: Callable[[], float], count: Callable[[str], None]) -> Method:
+    """Make the method `StreamAccessLogs`; `count` hears what became of each entry."""
+    return Method(SERVICE, "StreamAccessLogs", lambda: AccessLogSession(feedback, clock, count))

@@ -1,0 +1,264 @@
+"""ProcessingRequest bytes → event, action → ProcessingResponse bytes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Collection, Iterable, Iterator
+
+from google.protobuf.struct_pb2 import Struct
+
+from ext_proc.core.addresses import canonical
+from ext_proc.core.error_bodies import error_body
+from ext_proc.core.exchange import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
+from ext_proc.core.model import Decision
+from ext_proc.core.prompts import RequestHead
+from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
+from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
+
+DESTINATION = "x-gateway-destination-endpoint"
+"""The pick, as header and as metadata key (Endpoint Picker protocol v1)."""
+
+SUBSET = f"{DESTINATION}-subset"
+SERVED = f"{DESTINATION}-served"
+LB_NAMESPACE = "envoy.lb"
+SUBSET_NAMESPACE = "envoy.lb.subset_hint"
+NAMESPACE = "kvpicker"
+DECISION_KEY = "decision"
+REFUSED_KEY = "refused"
+
+PICKER_HEADERS = (DESTINATION, SUBSET, SERVED)
+"""Headers that a client must not set."""
+
+_SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
+_WANTED = frozenset({":method", ":path", "content-type", "content-encoding", *_SESSION_HEADERS, *PICKER_HEADERS})
+_LONGEST_SESSION = 256
+
+
+def decode(message: bytes) -> Event | None:
+    """Read a ProcessingRequest; None for a kind of message that is not known here.
+
+    Raises:
+        google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
+    """
+    request = ProcessingRequest.FromString(message)
+    name = request.WhichOneof("request")
+    if name == "request_body":
+        body = request.request_body
+        return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream)
+    if name == "request_headers":
+        return _decode_headers(request)
+    if name is None:
+        return None
+    return Message(Kind[name.upper()])
+
+
+def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
+    values: dict[str, str] = {}
+    for header in request.request_headers.headers.headers:
+        key = header.key
+        if key in _WANTED:
+            values[key] = header.raw_value.decode("utf-8", "replace") or header.value
+    get = values.get
+    session = next((values[name][:_LONGEST_SESSION] for name in _SESSION_HEADERS if name in values), "")
+    head = RequestHead(
+        path=get(":path", ""),
+        content_type=get("content-type", ""),
+        content_encoding=get("content-encoding", ""),
+        session=session,
+    )
+    protocol = request.protocol_config
+    return RequestHeaders(
+        method=get(":method", ""),
+        head=head,
+        end_of_stream=request.request_headers.end_of_stream,
+        request_mode=_mode(protocol.request_body_mode),
+        response_mode=_mode(protocol.response_body_mode),
+        observing=request.observability_mode,
+        subset=_subset(request) if request.HasField("metadata_context") else None,
+        spoofed=any(name in values for name in PICKER_HEADERS),
+    )
+
+
+_MODES = {int(mode): mode for mode in BodyMode}
+
+
+def _mode(number: int) -> BodyMode:
+    """Read a body mode; one that is not known is as unsupported as GRPC."""
+    return _MODES.get(number, BodyMode.GRPC)
+
+
+def _subset(request: ProcessingRequest) -> Collection[str] | None:
+    """Read the subset hint: a list or a comma-separated string of addresses; absent and null mean no hint."""
+    fields = request.metadata_context.filter_metadata
+    if SUBSET_NAMESPACE not in fields:
+        return None
+    hint = fields[SUBSET_NAMESPACE].fields
+    if SUBSET not in hint:
+        return None
+    value = hint[SUBSET]
+    kind = value.WhichOneof("kind")
+    if kind in (None, "null_value"):
+        return None
+    if kind == "string_value":
+        return Subset(value.string_value.split(","))
+    if kind == "list_value":
+        return Subset(member.string_value for member in value.list_value.values)
+    return Subset(())
+
+
+class Subset(Collection[str]):
+    """Addresses that the data plane allows: `ip:port` exactly, or an IP alone with any port."""
+
+    def __init__(self, members: Iterable[str]) -> None:
+        self._exact: set[str] = set()
+        self._hosts: set[str] = set()
+        for member in members:
+            self._add(member.strip())
+
+    def _add(self, member: str) -> None:
+        try:
+            self._exact.add(canonical(member))
+        except ValueError:
+            host = member if member.startswith("[") or ":" not in member else f"[{member}]"
+            try:
+                self._hosts.add(canonical(f"{host}:1").rpartition(":")[0])
+            except ValueError:
+                return
+
+    def __contains__(self, address: object) -> bool:
+        return isinstance(address, str) and (address in self._exact or address.rpartition(":")[0] in self._hosts)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from self._exact
+        yield from self._hosts
+
+    def __len__(self) -> int:
+        return len(self._exact) + len(self._hosts)
+
+
+class Encoder:
+    """Writes ProcessingResponse messages.
+
+    The part that names endpoints repeats from request to request and is kept serialised; the decision's id is framed
+    by hand behind it.
+
+    Args:
+        attempts: endpoints that a pick names; a shorter choice is repeated in order, so that Envoy's retries never
+            reach its fallback policy, which knows nothing of models. 1 for data planes that take one address only.
+    """
+
+    def __init__(self, attempts: int) -> None:
+        self._attempts = attempts
+        self._picked = functools.lru_cache(maxsize=4096)(_picked)
+
+    def encode(self, action: Continue) -> bytes:
+        """Write the answer to a message."""
+        decision = action.decision
+        if decision is None:
+            return _bare(action.kind, action.clean, action.skip_body)
+        answer, endpoints = self._picked(action.kind, self.destination(decision), action.skip_body)
+        metadata = endpoints + _decision_entry(decision)
+        return answer + _METADATA_TAG + _varint(len(metadata)) + metadata
+
+    def destination(self, decision: Decision) -> str:
+        """Return the value of the destination header: addresses in the order Envoy is to try them."""
+        addresses = [endpoint.address for endpoint in decision.endpoints]
+        count = len(addresses)
+        return ",".join([addresses[attempt % count] for attempt in range(self._attempts)])
+
+
+def encode_refusal(action: Refuse) -> bytes:
+    """Write the answer that takes the place of an engine's; the reason becomes Envoy's response code details."""
+    refusal = action.refusal
+    response = ProcessingResponse()
+    immediate = response.immediate_response
+    immediate.status.code = refusal.status
+    immediate.body = error_body(refusal, action.api)
+    immediate.details = f"kvpicker_{refusal.reason}"
+    immediate.headers.set_headers.append(_header("content-type", b"application/json"))
+    if refusal.retry_after is not None:
+        immediate.headers.set_headers.append(_header("retry-after", str(refusal.retry_after).encode()))
+    # Tells the local-reply rules of Envoy that this body has its shape already.
+    response.dynamic_metadata.update({NAMESPACE: {REFUSED_KEY: refusal.reason}})
+    return response.SerializeToString()
+
+
+@functools.cache
+def _bare(kind: Kind, clean: bool, skip_body: bool) -> bytes:
+    response = ProcessingResponse()
+    part = getattr(response, kind.name.lower())
+    part.SetInParent()
+    if clean:
+        _mutation(response, kind).remove_headers.extend(PICKER_HEADERS)
+    if skip_body:
+        response.mode_override.SetInParent()
+    return response.SerializeToString()
+
+
+def _picked(kind: Kind, destination: str, skip_body: bool) -> tuple[bytes, bytes]:
+    """Return the answer without its metadata, and the entry of that which names the endpoints."""
+    response = ProcessingResponse()
+    if kind is Kind.REQUEST_TRAILERS:
+        response.request_trailers.SetInParent()  # a mutation here would set a trailer
+    else:
+        _mutation(response, kind).set_headers.append(_header(DESTINATION, destination.encode()))
+    if skip_body:
+        response.mode_override.SetInParent()
+    endpoints = Struct()
+    endpoints.update({LB_NAMESPACE: {DESTINATION: destination}})
+    return response.SerializeToString(), endpoints.SerializeToString()
+
+
+def _mutation(response: ProcessingResponse, kind: Kind) -> HeaderMutation:
+    if kind is Kind.REQUEST_HEADERS:
+        return response.request_headers.response.header_mutation
+    return response.request_body.response.header_mutation
+
+
+def _header(key: str, value: bytes) -> HeaderValueOption:
+    overwrite = HeaderValueOption.HeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD
+    return HeaderValueOption(header=HeaderValue(key=key, raw_value=value), append_action=overwrite)
+
+
+def packed(decision: Decision) -> str:
+    """Return the decision as one metadata string: id, endpoint, predicted and prompt tokens, reason."""
+    tokens = f"{decision.hit_tokens}/{decision.request.prompt_tokens}"
+    return f"{decision.id}|{decision.chosen.address}|{tokens}|{decision.reason}"
+
+
+def decision_id(text: str) -> str:
+    """Return the id in a packed decision."""
+    return text.partition("|")[0]
+
+
+_STRING_VALUE = b"\x1a"
+_STRUCT_VALUE = b"\x2a"
+_FRAMES = (
+    _STRING_VALUE,
+    b"\x0a" + bytes([len(DECISION_KEY)]) + DECISION_KEY.encode() + b"\x12",
+    b"\x0a",
+    _STRUCT_VALUE,
+    b"\x0a" + bytes([len(NAMESPACE)]) + NAMESPACE.encode() + b"\x12",
+    b"\x0a",
+)
+"""What stands before each length when {NAMESPACE: {DECISION_KEY: text}} is written as a Struct, inside out."""
+
+_METADATA_TAG = b"\x42"
+
+
+def _decision_entry(decision: Decision) -> bytes:
+    """Write the metadata entry of a decision by hand: a third of what building the message takes."""
+    data = packed(decision).encode()
+    for frame in _FRAMES:
+        data = frame + _varint(len(data)) + data
+    return data
+
+
+_ONE_BYTE = [bytes((number,)) for number in range(0x80)]
+
+
+def _varint(number: int) -> bytes:
+    """Write a length as Protocol Buffers does, seven bits a byte, lowest first."""
+    if number < len(_ONE_BYTE):
+        return _ONE_BYTE[number]
+    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)

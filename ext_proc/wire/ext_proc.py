@@ -1,0 +1,56 @@
+"""The external processing service: one exchange per stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from ext_proc.core.exchange import Abort, Exchange, Ignore, Refuse
+from ext_proc.core.observer import Observer
+from ext_proc.wire.codec import Encoder, decode, encode_refusal
+from ext_proc.wire.transport import Method, Reply
+
+SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
+
+_NOTHING = Reply()
+
+
+class ExtProcSession:
+    """One ext_proc stream: bytes to event, exchange, action to bytes."""
+
+    __slots__ = ("_encoder", "_exchange", "_observer")
+
+    def __init__(self, exchange: Exchange, encoder: Encoder, observer: Observer) -> None:
+        self._exchange = exchange
+        self._encoder = encoder
+        self._observer = observer
+
+    def receive(self, message: bytes) -> Reply:
+        """Answer one ProcessingRequest."""
+        try:
+            event = decode(message)
+        except DecodeError as error:
+            self._observer.failed("not_a_processing_request", error)
+            return Reply(None, True, grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
+        if event is None:
+            return _NOTHING
+        action = self._exchange.receive(event)
+        if isinstance(action, Ignore):
+            return _NOTHING
+        if isinstance(action, Refuse):
+            return Reply(encode_refusal(action), True)
+        if isinstance(action, Abort):
+            return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, action.message)
+        return Reply(self._encoder.encode(action), action.finished)
+
+    def close(self, *, delivered: bool) -> Reply:
+        """End the exchange."""
+        self._exchange.close(delivered=delivered)
+        return _NOTHING
+
+
+def ext_proc_method(open_exchange: Callable[[], Exchange], encoder: Encoder, observer: Observer) -> Method:
+    """Make the method `Process`; `open_exchange` begins an exchange for each stream."""
+    return Method(SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer))

@@ -1,0 +1,147 @@
+"""The configuration file."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_proc.config import Config, EndpointConfig, load, parse, parse_endpoints
+from ext_proc.core.errors import ConfigError
+from ext_proc.core.pool import EndpointSpec
+
+BAD_CONFIGS = sorted((Path(__file__).parents[2] / "data" / "bad_configs").glob("*.yaml"))
+SMALL = "pools: {chat: {endpoints: ['10.0.0.11:8000']}}\n"
+
+
+@pytest.mark.parametrize("path", BAD_CONFIGS, ids=lambda path: path.stem)
+def test_a_bad_configuration_gets_its_message(path: Path) -> None:
+    """Each mistake of the corpus is answered by exactly the message beside it."""
+    with pytest.raises(ConfigError) as caught:
+        parse(path.read_text(), path.name)
+    assert f"{caught.value}\n" == path.with_suffix(".txt").read_text()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["callbacks: os.system\n", "plugin: 'evil.mod:fn'\n", "admin: !!python/object/apply:os.system [id]\n"],
+    ids=["callback", "plugin", "tag"],
+)
+def test_a_configuration_cannot_run_code(text: str) -> None:
+    """Nothing in the file is imported or called; what looks like it is refused."""
+    with pytest.raises(ConfigError, match=r"unknown field; known are|is not accepted; plain YAML only"):
+        parse(SMALL + text)
+
+
+def test_every_mistake_is_reported_at_once() -> None:
+    """Several mistakes give one error with a line for each, in the order of the file."""
+    with pytest.raises(ConfigError) as caught:
+        parse("log: {level: loud}\nhealth: {failure: 2}\n" + SMALL, "k.yaml")
+    assert [line.split(": ")[:2] for line in str(caught.value).splitlines()] == [
+        ["k.yaml:1", "log.level"],
+        ["k.yaml:2", "health.failure"],
+    ]
+
+
+def test_an_error_names_its_field_and_line() -> None:
+    """The parts of an error can be read without taking the message apart."""
+    with pytest.raises(ConfigError) as caught:
+        parse(SMALL + "log:\n  level: loud\n", "k.yaml")
+    assert (caught.value.path, caught.value.where) == ("log.level", "k.yaml:3")
+
+
+def test_everything_but_the_endpoints_has_a_default() -> None:
+    """The smallest configuration is one pool with one endpoint."""
+    config = parse(SMALL)
+    assert config.listen == ("127.0.0.1:9002",)
+    assert config.pools["chat"].strategy.name == "least-wait"
+    assert config.pools["chat"].specs == (EndpointSpec(address="10.0.0.11:8000"),)
+
+
+def test_servers_listen_on_loopback_unless_told() -> None:
+    """Neither prompts nor debug pages are shown to the network by default."""
+    config = parse(SMALL)
+    assert all(address.startswith("127.0.0.1:") for address in (*config.listen, config.admin.listen))
+
+
+def test_of_several_pools_none_is_the_default_unless_named() -> None:
+    """Kvpicker does not guess which model stray requests are meant for."""
+    two = "pools: {a: {endpoints: ['10.0.0.1:80']}, b: {endpoints: ['10.0.0.2:80']}}\n"
+    assert parse(two).default_pool is None
+    assert parse(two + "default_pool: b").default_pool == "b"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    ["'[fd00:0::12]:8000'", "{address: '[FD00::12]:8000'}", "{address: 'fd00::12', port: 8000}"],
+    ids=["text", "mapping", "port apart"],
+)
+def test_addresses_become_canonical(entry: str) -> None:
+    """Every way to write an endpoint gives the same address."""
+    config = parse(f"pools: {{chat: {{endpoints: [{entry}]}}}}")
+    assert config.pools["chat"].endpoints == (EndpointConfig(address="[fd00::12]:8000"),)
+
+
+def test_endpoints_inherit_the_models_of_their_pool() -> None:
+    """A pool's models are those of every endpoint that declares none."""
+    config = parse("pools: {chat: {models: [a], endpoints: ['10.0.0.1:80', {address: '10.0.0.2:80', models: [b]}]}}")
+    assert [spec.models for spec in config.pools["chat"].specs] == [frozenset("a"), frozenset("b")]
+
+
+def test_an_endpoint_carries_what_is_known_of_it() -> None:
+    """Capacity, speed and labels reach the endpoint."""
+    (spec,) = parse_endpoints(
+        "endpoints: [{address: '10.0.0.1:80', kv_tokens: 9, prefill_rate: 8000, labels: {gpu: h100}}]"
+    )
+    assert (spec.kv_tokens, spec.prefill_rate, spec.labels) == (9, 8000.0, {"gpu": "h100"})
+
+
+def test_a_file_of_endpoints_may_be_empty_only_on_purpose() -> None:
+    """`endpoints: []` empties a pool; an empty file, as a half-written one is, does not."""
+    assert parse_endpoints("endpoints: []") == ()
+    with pytest.raises(ConfigError, match=r"the file is empty; for no endpoints write: endpoints: \[\]"):
+        parse_endpoints("", "chat.yaml")
+
+
+def test_a_file_of_endpoints_names_its_mistakes() -> None:
+    """Errors of a file of endpoints have path and line too."""
+    with pytest.raises(ConfigError, match=r"^chat.yaml:3: endpoints\[1\]: the endpoint 10.0.0.1:80 is listed"):
+        parse_endpoints("endpoints:\n- 10.0.0.1:80\n- 10.0.0.1:80\n", "chat.yaml")
+
+
+def test_load_reads_a_file(tmp_path: Path) -> None:
+    """A file with a byte order mark is read like one without."""
+    path = tmp_path / "k.yaml"
+    path.write_text("﻿" + SMALL, encoding="utf-8")
+    assert load(path) == parse(SMALL)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(None, "cannot be read: No such file"), (b"\xff\xfe\x00", "is not UTF-8 text: byte 0")],
+    ids=["missing", "not text"],
+)
+def test_a_file_that_cannot_be_read_is_a_config_error(tmp_path: Path, content: bytes | None, message: str) -> None:
+    """Whatever is wrong with the file, the caller sees one kind of error that names the file."""
+    path = tmp_path / "k.yaml"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(path)
+    assert caught.value.where == str(path)
+
+
+@given(st.text(alphabet=" \n-:[]{}?!&*#'\"|>,%@a1.~", max_size=60))
+def test_any_text_gives_a_configuration_or_a_config_error(text: str) -> None:
+    """No text makes the reader raise anything else."""
+    with contextlib.suppress(ConfigError):
+        assert isinstance(parse(text), Config)
+
+
+@pytest.mark.parametrize("text", ["- " * 50_000, "{a: " * 5_000, "a: " + "1" * 5_000], ids=["list", "map", "int"])
+def test_hostile_yaml_is_refused_in_few_words(text: str) -> None:
+    """Deep nesting and endless numbers neither crash the reader nor fill the log."""
+    with pytest.raises(ConfigError) as caught:
+        parse(text)
+    assert len(str(caught.value)) < 300

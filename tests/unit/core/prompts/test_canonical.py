@@ -1,0 +1,225 @@
+"""The canonical prompt: equal for what engines see alike, different for everything else."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+if TYPE_CHECKING:
+    from tests.unit.core.prompts.conftest import Read
+
+CHAT, MESSAGES, RESPONSES = "/v1/chat/completions", "/v1/messages", "/v1/responses"
+SCHEMA = {"type": "object", "properties": {"q": {"type": "string", "description": "é"}}}
+OPENAI_TOOL = {"type": "function", "function": {"name": "look", "description": "Look up.", "parameters": SCHEMA}}
+PNG = "iVBORw0KGgo="
+
+CHAT_FORM = {
+    "tools": [OPENAI_TOOL],
+    "messages": [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Rivers?"},
+        {
+            "role": "assistant",
+            "reasoning_content": "hm",
+            "content": "Looking.",
+            "tool_calls": [
+                {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"q": "\\u00e9"}'}}
+            ],
+        },
+        {"role": "tool", "tool_call_id": "c1", "content": "Rhine"},
+        {"role": "user", "content": "More."},
+    ],
+}
+ANTHROPIC_FORM = {
+    "tools": [{"input_schema": SCHEMA, "name": "look", "description": "Look up."}],
+    "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+    "messages": [
+        {"role": "user", "content": "Rivers?"},
+        {
+            "role": "assistant",
+            "content": [
+                {"type": "thinking", "thinking": "hm", "signature": "s"},
+                {"type": "text", "text": "Looking."},
+                {"type": "tool_use", "id": "c1", "name": "look", "input": {"q": "é"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "c1", "content": [{"type": "text", "text": "Rhine"}]},
+                {"type": "text", "text": "More.", "cache_control": {"type": "ephemeral"}},
+            ],
+        },
+    ],
+}
+RESPONSES_FORM = {
+    "tools": [{"type": "function", "name": "look", "description": "Look up.", "parameters": SCHEMA}],
+    "instructions": "Be brief.",
+    "input": [
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "Rivers?"}]},
+        {"type": "reasoning", "id": "rs", "summary": [{"type": "summary_text", "text": "hm"}]},
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Looking."}]},
+        {"type": "function_call", "call_id": "c1", "name": "look", "arguments": '{"q":"é"}'},
+        {"type": "function_call_output", "call_id": "c1", "output": "Rhine"},
+        {"role": "user", "content": "More."},
+    ],
+}
+
+
+def _chat(*messages: Any, **rest: Any) -> dict[str, Any]:
+    return {"messages": list(messages), **rest}
+
+
+def _user(content: Any) -> dict[str, Any]:
+    return {"role": "user", "content": content}
+
+
+def test_one_conversation_has_one_key_in_every_api(read: Read) -> None:
+    """Chat, Anthropic and Responses forms of tools, system, thoughts, calls and results are equal."""
+    chat = read(CHAT, CHAT_FORM).prompt
+    assert read(MESSAGES, ANTHROPIC_FORM).prompt == chat
+    assert read(RESPONSES, RESPONSES_FORM).prompt == chat
+
+
+EQUAL = {
+    "parts-and-string": (_user("ab"), _user([{"type": "text", "text": "a"}, {"type": "text", "text": "b"}])),
+    "null-and-absent": ({"role": "assistant", "content": None}, {"role": "assistant"}),
+    "arguments": (
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{ "a":1}'}}]},
+        {"role": "assistant", "tool_calls": [{"function": {"arguments": {"a": 1}, "name": "f"}}]},
+    ),
+    "image": (
+        _user([{"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}}]),
+        _user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}]),
+    ),
+    "metadata": (_user("a"), {"role": "user", "content": "a", "id": "m1", "cache_control": {"type": "ephemeral"}}),
+    "unknown-part": (_user([{"type": "x", "a": 1, "b": 2}]), _user([{"b": 2, "a": 1, "type": "x"}])),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), EQUAL.values(), ids=list(EQUAL))
+def test_equal_for_the_engine_is_equal_here(read: Read, one: Any, other: Any) -> None:
+    """Forms that render to the same tokens have the same key."""
+    assert read(CHAT, _chat(one)).prompt == read(CHAT, _chat(other)).prompt
+
+
+DIFFERENT = {
+    "boundary": (_chat(_user("ab")), _chat(_user("a"), _user("b"))),
+    "role": (_chat(_user("a")), _chat({"role": "assistant", "content": "a"})),
+    "role-in-text": (_chat(_user("a")), _chat({"role": "", "content": "usera"})),
+    "name": (_chat(_user("a")), _chat(_user("a") | {"name": "pat"})),
+    "reasoning": (_chat({"role": "assistant", "content": "a"}), _chat({"role": "assistant", "reasoning_content": "a"})),
+    "call": (
+        _chat({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"q":1}'}}]}),
+        _chat({"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": '{"q":2}'}}]}),
+    ),
+    "tools": (_chat(_user("a")), _chat(_user("a"), tools=[OPENAI_TOOL])),
+    "documents": (_chat(_user("a")), _chat(_user("a"), documents=[{"text": "d"}])),
+    "text-and-prompt": (_chat(_user("a")), {"prompt": "a"}),
+}
+
+
+@pytest.mark.parametrize(("one", "other"), DIFFERENT.values(), ids=list(DIFFERENT))
+def test_different_for_the_engine_is_different_here(read: Read, one: Any, other: Any) -> None:
+    """Conversations that render differently never share a key."""
+    assert read(CHAT, one).prompt != read(CHAT, other).prompt
+
+
+PARTS = st.lists(
+    st.text(max_size=3).map(lambda text: {"type": "text", "text": text})
+    | st.text(max_size=3).map(lambda url: {"type": "image_url", "image_url": {"url": url}})
+    | st.text(max_size=3).map(lambda text: {"type": "tool_use", "name": text, "input": {text: 1}}),
+    max_size=3,
+)
+CONVERSATIONS = st.lists(
+    st.fixed_dictionaries({"role": st.text(max_size=2) | st.just("user"), "content": st.text(max_size=4) | PARTS}),
+    min_size=1,
+    max_size=4,
+)
+
+
+def _meaning(messages: list[dict[str, Any]]) -> list[Any]:
+    """Join neighbouring texts, which is all that the key forgets."""
+    meaning: list[Any] = []
+    for message in messages:
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        joined: list[Any] = []
+        for part in parts:
+            if part["type"] != "text":
+                joined.append(part)
+            elif joined and isinstance(joined[-1], str):
+                joined[-1] += part["text"]
+            elif part["text"]:
+                joined.append(part["text"])
+        meaning.append((message["role"], joined))
+    return meaning
+
+
+@given(CONVERSATIONS, CONVERSATIONS)
+def test_keys_are_equal_only_for_equal_conversations(read: Read, one: list[Any], other: list[Any]) -> None:
+    """Framing is unambiguous: no content imitates a boundary."""
+    same = read(CHAT, _chat(*one)).prompt == read(CHAT, _chat(*other)).prompt
+    assert same == (_meaning(one) == _meaning(other))
+
+
+@given(CONVERSATIONS, CONVERSATIONS)
+def test_a_further_message_only_appends(read: Read, turns: list[Any], more: list[Any]) -> None:
+    """The key of a conversation is a beginning of the key of its continuation."""
+    assert read(CHAT, _chat(*turns, *more)).prompt.startswith(read(CHAT, _chat(*turns)).prompt)
+
+
+def test_order_matters_only_inside_a_schema(read: Read) -> None:
+    """Templates print the schema in its own order and everything around it in theirs."""
+    inner = {"parameters": SCHEMA, "description": "Look up.", "name": "look"}
+    outer = {"function": inner, "type": "function"}
+    turned = {"function": inner | {"parameters": dict(reversed(SCHEMA.items()))}}
+    key = read(CHAT, _chat(_user("a"), tools=[OPENAI_TOOL])).prompt
+    assert read(CHAT, _chat(_user("a"), tools=[outer])).prompt == key
+    assert read(CHAT, _chat(_user("a"), tools=[turned])).prompt != key
+
+
+def test_whitespace_escapes_and_key_order_do_not_matter(read: Read) -> None:
+    """The same object pretty-printed, escaped and in reverse order has the same key."""
+    body = _chat(_user("é"), tools=[OPENAI_TOOL], model="m")
+    compact = json.dumps(body, ensure_ascii=False, separators=(",", ":")).encode()
+    pretty = json.dumps(dict(reversed(body.items())), indent=4).encode()
+    assert read(CHAT, compact).prompt == read(CHAT, pretty).prompt
+
+
+def test_media_differ_early_and_equal_media_are_equal(read: Read) -> None:
+    """Addresses that differ at their end, and messages of nothing but audio, have keys that differ at once."""
+    pictures = [f"https://img.example/bucket/0000000000/pic{n:04d}.jpg" for n in range(40)]
+    contents = [[{"type": "image_url", "image_url": {"url": url}}] for url in pictures]
+    contents += [[{"type": "input_audio", "input_audio": {"data": f"{n}" * 3000, "format": "wav"}}] for n in range(9)]
+    keys = [read(CHAT, _chat(_user(content))).prompt[:20] for content in contents]
+    assert len(set(keys)) == len(contents)
+    assert keys == [read(CHAT, _chat(_user(content))).prompt[:20] for content in contents]
+
+
+def test_a_continued_response_is_no_fresh_conversation(read: Read) -> None:
+    """The history of a continued response is in the engine, so its key equals no conversation that starts like it."""
+    fresh = read(RESPONSES, {"input": "more"})
+    follow_up = read(RESPONSES, {"input": "more", "previous_response_id": "resp_1"})
+    assert follow_up.previous_response == "resp_1"
+    assert follow_up.prompt != fresh.prompt
+
+
+@pytest.mark.parametrize("system", [None, "", []], ids=repr)
+def test_an_empty_system_prompt_is_none(read: Read, system: Any) -> None:
+    """Engines render nothing for it."""
+    assert read(MESSAGES, _chat(_user("a"), system=system)).prompt == read(CHAT, _chat(_user("a"))).prompt
+
+
+def test_a_billing_line_stays_in_the_key(read: Read) -> None:
+    """The engine sees the line that changes on every request, so no hit behind it may be claimed."""
+    blocks = [
+        [{"type": "text", "text": f"x-anthropic-billing-header: cch={n};"}, {"type": "text", "text": "y"}]
+        for n in (1, 2)
+    ]
+    first, second = (read(MESSAGES, _chat(_user("a"), system=system)).prompt for system in blocks)
+    assert first != second

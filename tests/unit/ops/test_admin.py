@@ -1,0 +1,149 @@
+"""The admin server, over real connections."""
+
+from collections.abc import AsyncIterator, Callable
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from ext_proc.config import parse
+from ext_proc.core.errors import ConfigError
+from ext_proc.core.model import Decision, Endpoint, Outcome
+from ext_proc.ops.admin import Admin, serve
+from ext_proc.ops.collector import EndpointStatus, Gauges, registry
+from ext_proc.ops.decisions import DecisionRing
+from ext_proc.ops.metrics import Metrics
+
+PAGES = ["/metrics", "/healthz", "/readyz", "/debug/endpoints", "/debug/decisions", "/debug/config"]
+
+
+class Running:
+    """A running admin server and what it shows."""
+
+    def __init__(self, decision: Decision, outcome: Outcome) -> None:
+        self.not_ready: str | None = None
+        ring = DecisionRing()
+        ring.decided(decision, 0.001)
+        ring.finished(decision, outcome)
+        self.statuses = [EndpointStatus(endpoint=endpoint, queue=0.5) for endpoint in decision.endpoints]
+        gauges = Gauges(endpoints=lambda: self.statuses, leases=lambda: 0, degraded=dict, version="0.1.0")
+        config = parse("pools: {chat: {endpoints: ['10.0.0.11:8000']}}")
+        self.app = Admin(
+            registry=registry(Metrics(frozenset), gauges),
+            decisions=ring,
+            endpoints=lambda: self.statuses,
+            config=lambda: config,
+            not_ready=lambda: self.not_ready,
+        ).app()
+
+
+@pytest.fixture
+def running(decision: Decision, outcome_of: Callable[..., Outcome]) -> Running:
+    """One decision has been made and finished."""
+    return Running(decision, outcome_of())
+
+
+@pytest.fixture
+async def client(running: Running) -> AsyncIterator[aiohttp.ClientSession]:
+    """A client of the server."""
+    async with (
+        serve(running.app, "127.0.0.1:0") as address,
+        aiohttp.ClientSession(f"http://{address}") as session,
+    ):
+        yield session
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_every_page_answers(client: aiohttp.ClientSession, path: str) -> None:
+    """Each page is there, and the start page names it."""
+    async with client.get(path) as page, client.get("/") as index:
+        assert page.status == 200
+        assert path in (await index.text()).splitlines()
+
+
+@pytest.mark.parametrize("path", PAGES)
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE"])
+async def test_nothing_can_be_changed(client: aiohttp.ClientSession, path: str, method: str) -> None:
+    """The admin server only shows."""
+    async with client.request(method, path) as response:
+        assert response.status == 405
+
+
+@pytest.mark.parametrize("path", PAGES)
+async def test_no_page_shows_a_prompt(client: aiohttp.ClientSession, path: str) -> None:
+    """Prompts, salts and sessions are on no page."""
+    async with client.get(path) as response:
+        assert "SECRET" not in await response.text()
+
+
+async def test_readiness_gives_its_reason(running: Running, client: aiohttp.ClientSession) -> None:
+    """While kvpicker cannot take requests, readiness is 503 and says why; liveness stays 200."""
+    running.not_ready = "no endpoint is ready"
+    async with client.get("/readyz") as ready, client.get("/healthz") as alive:
+        assert (ready.status, await ready.text()) == (503, "not ready: no endpoint is ready\n")
+        assert alive.status == 200
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type"),
+    [("text/plain", "text/plain"), ("application/openmetrics-text; version=1.0.0", "application/openmetrics-text")],
+    ids=["text", "openmetrics"],
+)
+async def test_metrics_come_in_the_format_asked_for(
+    client: aiohttp.ClientSession, accept: str, content_type: str
+) -> None:
+    """Prometheus and OpenMetrics scrapers are both served."""
+    async with client.get("/metrics", headers={"Accept": accept}) as response:
+        assert response.content_type == content_type
+        assert "kvpicker_build_info" in await response.text()
+
+
+async def test_endpoints_are_shown_with_their_load(client: aiohttp.ClientSession) -> None:
+    """The page lists each endpoint with its models, labels, state and queue."""
+    async with client.get("/debug/endpoints") as response:
+        first, second = (await response.json())["endpoints"]
+    assert (first["address"], first["models"], first["queue_ms"]) == ("10.0.0.11:8000", ["acme/chat-8b"], 500.0)
+    assert second["labels"] == {"gpu": "h100"}
+
+
+async def test_a_decision_is_found_by_request_id(client: aiohttp.ClientSession) -> None:
+    """One request can be explained; an unknown id is 404."""
+    async with client.get("/debug/decisions?request_id=r-1") as response:
+        (told,) = (await response.json())["decisions"]
+    assert told["decision_id"] == "d-1"
+    async with client.get("/debug/decisions?request_id=r-2") as response:
+        assert response.status == 404
+
+
+@pytest.mark.parametrize("limit", ["0", "257", "-1", "x", "٣", "9" * 5_000])
+async def test_a_bad_limit_is_explained(client: aiohttp.ClientSession, limit: str) -> None:
+    """A limit that is no number from 1 to 256 is the client's error."""
+    async with client.get("/debug/decisions", params={"limit": limit}) as response:
+        assert response.status == 400
+        assert "from 1 to 256" in (await response.json())["error"]
+
+
+async def test_the_configuration_is_shown_with_its_defaults(client: aiohttp.ClientSession) -> None:
+    """What is in force can be read, defaults included."""
+    async with client.get("/debug/config") as response:
+        config = await response.json()
+    assert config["pools"]["chat"]["strategy"]["name"] == "least-wait"
+
+
+async def test_an_address_in_use_is_a_clear_error(running: Running) -> None:
+    """A busy port is told as a mistake in the configuration, with the address."""
+    async with serve(running.app, "127.0.0.1:0") as address:
+        with pytest.raises(ConfigError, match=rf"admin.listen: cannot listen on {address}: .*in use"):
+            async with serve(web.Application(), address):
+                pass
+
+
+@pytest.mark.parametrize("page", ["/metrics", "/debug/endpoints"])
+async def test_hundreds_of_endpoints_fit_on_a_page(running: Running, client: aiohttp.ClientSession, page: str) -> None:
+    """A large fleet is shown whole."""
+    running.statuses[:] = [
+        EndpointStatus(endpoint=Endpoint(address=f"10.0.{n // 250}.{n % 250 + 1}:8000", pool="p", slot=n))
+        for n in range(500)
+    ]
+    async with client.get(page) as response:
+        assert (await response.text()).count("10.0.1.250:8000") >= 1

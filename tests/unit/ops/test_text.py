@@ -1,0 +1,20 @@
+"""Text of strangers."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_proc.ops.text import MAX_CHARACTERS, printable
+
+
+@given(st.text(st.characters()))
+def test_any_text_becomes_short_printable_utf8(text: str) -> None:
+    """Whatever a client sends fits a log line and a label."""
+    result = printable(text)
+    assert result.isprintable()
+    assert len(result) <= 10 * (MAX_CHARACTERS + 1)
+    assert result.encode().decode() == result
+
+
+def test_usual_names_stay_as_they_are() -> None:
+    """Names of models are shown as their owners write them."""
+    assert printable("acme/chat-8b:läuft") == "acme/chat-8b:läuft"

@@ -1,0 +1,137 @@
+"""The file from which Envoy learns its hosts."""
+
+from __future__ import annotations
+
+import json
+import stat
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from ext_proc.core.errors import ConfigError
+from ext_proc.core.pool import EndpointSpec, Registry, Snapshot
+from ext_proc.sources.eds import EdsWriter, render
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+V4, V6, OTHER = "10.0.0.11:8000", "[fd00::10]:8001", "10.0.0.17:8000"
+
+
+def _snapshot(default_pool: str | None = "chat", **pools: list[str]) -> Snapshot:
+    registry = Registry(default_pool)
+    for pool, addresses in pools.items():
+        registry.replace(pool, [EndpointSpec(address=address) for address in addresses])
+    return registry.snapshot
+
+
+def _hosts(text: bytes) -> dict[tuple[str, int], str]:
+    (assignment,) = json.loads(text)["resources"]
+    found: list[Any] = [host for locality in assignment["endpoints"] for host in locality["lb_endpoints"]]
+    sockets = [host["endpoint"]["address"]["socket_address"] for host in found]
+    return {
+        (socket["address"], socket["port_value"]): host["health_status"]
+        for socket, host in zip(sockets, found, strict=True)
+    }
+
+
+def test_every_endpoint_is_a_host_by_its_ip_and_port() -> None:
+    """IPv6 addresses go without brackets, as socket addresses do (E07)."""
+    hosts = _hosts(render(_snapshot(chat=[V4, V6]), "engines", 1))
+    assert hosts == {("10.0.0.11", 8000): "HEALTHY", ("fd00::10", 8001): "HEALTHY"}
+
+
+@pytest.mark.parametrize(
+    ("default_pool", "healthy"),
+    [("chat", {("10.0.0.11", 8000)}), ("embed", {("10.0.0.17", 8000)}), (None, set())],
+    ids=["first pool", "second pool", "no default pool"],
+)
+def test_only_the_default_pool_is_offered_to_the_fallback_policy(
+    default_pool: str | None, healthy: set[tuple[str, int]]
+) -> None:
+    """Traffic nobody steers never meets an engine of another pool, and none at all without a default pool."""
+    hosts = _hosts(render(_snapshot(default_pool, chat=[V4], embed=[OTHER]), "engines", 1))
+    assert len(hosts) == 2
+    assert {host for host, health in hosts.items() if health == "HEALTHY"} == healthy
+
+
+def test_the_only_pool_is_the_default() -> None:
+    """With one pool nothing needs to be configured for the fallback policy."""
+    assert set(_hosts(render(_snapshot(None, chat=[V4, V6]), "engines", 1)).values()) == {"HEALTHY"}
+
+
+def test_an_empty_pool_is_an_empty_assignment() -> None:
+    """Envoy is told that there are no hosts, not left with the old ones."""
+    (assignment,) = json.loads(render(_snapshot(chat=[]), "engines", 1))["resources"]
+    assert (assignment["cluster_name"], assignment["endpoints"]) == ("engines", [])
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # the codec's own, on import
+def test_the_message_is_one_that_an_independent_codec_accepts() -> None:
+    """Field names and values are those of Envoy's own protos."""
+    from envoy_data_plane.envoy.config.core.v3 import Address, SocketAddress  # noqa: PLC0415 - slow import
+    from envoy_data_plane.envoy.config.endpoint.v3 import ClusterLoadAssignment, Endpoint  # noqa: PLC0415
+
+    (resource,) = json.loads(render(_snapshot(chat=[V4]), "engines", 1))["resources"]
+    del resource["@type"]
+    assignment = ClusterLoadAssignment.from_dict(resource)
+    (host,) = assignment.endpoints[0].lb_endpoints
+    assert assignment.cluster_name == "engines"
+    assert host.endpoint == Endpoint(
+        address=Address(socket_address=SocketAddress(address="10.0.0.11", port_value=8000))
+    )
+
+
+def test_the_file_is_replaced_as_a_whole_and_readable_by_all(tmp_path: Path) -> None:
+    """A rename is what Envoy watches for, nothing else is left in the directory, and another user can read it."""
+    writer = EdsWriter(tmp_path / "eds.json", "engines")
+    assert writer.write(_snapshot(chat=[V4]))
+    before = writer.path.stat()
+    assert writer.write(_snapshot(chat=[V4, V6]))
+    assert writer.path.stat().st_ino != before.st_ino
+    assert stat.S_IMODE(writer.path.stat().st_mode) == 0o644
+    assert [path.name for path in tmp_path.iterdir()] == ["eds.json"]
+
+
+def test_the_same_endpoints_are_not_written_again(tmp_path: Path) -> None:
+    """A snapshot that differs in order or labels only leaves the file alone."""
+    writer = EdsWriter(tmp_path / "eds.json", "engines")
+    writer.write(_snapshot(chat=[V4, V6]))
+    before = writer.path.stat()
+    assert not writer.write(_snapshot(chat=[V6, V4]))
+    assert writer.path.stat() == before
+
+
+def test_the_version_grows_over_restarts(tmp_path: Path) -> None:
+    """A writer goes on where the last process stopped, and does not touch what is right already."""
+    path = tmp_path / "eds.json"
+    for snapshot in (_snapshot(chat=[V4]), _snapshot(chat=[V4]), _snapshot(chat=[V6])):
+        EdsWriter(path, "engines").write(snapshot)
+    assert json.loads(path.read_bytes())["version_info"] == "2"
+
+
+@pytest.mark.parametrize("left", [b"", b"[]", b'{"version_info": "x", "resources": 1}', b"\xff"])
+def test_a_file_of_another_kind_is_replaced(tmp_path: Path, left: bytes) -> None:
+    """Whatever lies there does not keep the endpoints from being written."""
+    path = tmp_path / "eds.json"
+    path.write_bytes(left)
+    assert EdsWriter(path, "engines").write(_snapshot(chat=[V4]))
+    assert len(_hosts(path.read_bytes())) == 1
+
+
+def test_a_missing_directory_is_a_configuration_error(tmp_path: Path) -> None:
+    """The path is named, since Envoy watches the directory and it has to be there before."""
+    with pytest.raises(ConfigError, match=r"missing/eds\.json: the directory .*missing does not exist"):
+        EdsWriter(tmp_path / "missing" / "eds.json", "engines")
+
+
+def test_a_write_that_fails_is_tried_again_and_leaves_no_rest(tmp_path: Path) -> None:
+    """A failed write names the path, and the same snapshot is written once it is possible."""
+    path = tmp_path / "eds.json"
+    writer = EdsWriter(path, "engines")
+    path.mkdir()
+    with pytest.raises(ConfigError, match=r"eds\.json: cannot be written: Is a directory"):
+        writer.write(_snapshot(chat=[V4]))
+    path.rmdir()
+    assert writer.write(_snapshot(chat=[V4]))
+    assert [entry.name for entry in tmp_path.iterdir()] == ["eds.json"]

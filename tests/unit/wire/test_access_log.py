@@ -1,0 +1,208 @@
+"""Access-log entries become outcomes, written here with an independent codec as Envoy would write them."""
+
+from __future__ import annotations
+
+import datetime as dt
+from typing import Any
+
+import pytest
+from envoy_data_plane.envoy.config.core.v3 import Address, Metadata, SocketAddress
+from envoy_data_plane.envoy.data.accesslog.v3 import (
+    AccessLogCommon,
+    AccessLogType,
+    HttpAccessLogEntry,
+    HttpRequestProperties,
+    HttpResponseProperties,
+    ResponseFlags,
+)
+from envoy_data_plane.envoy.service.accesslog.v3 import (
+    StreamAccessLogsMessage,
+    StreamAccessLogsMessageHttpAccessLogEntries,
+)
+from envoy_data_plane.google.protobuf import Struct
+
+from ext_proc.core.model import Ending, Outcome, Usage
+from ext_proc.wire.access_log import AccessLogSession
+from tests.unit.wire.picking import Picking, body_message, headers_message
+
+SECOND = dt.timedelta(seconds=1)
+ANSWERED = {
+    "time_to_first_upstream_tx_byte": 0.1 * SECOND,
+    "time_to_first_upstream_rx_byte": 0.5 * SECOND,
+    "time_to_last_upstream_rx_byte": SECOND,
+    "duration": SECOND,
+}
+
+
+def entry(
+    decision_id: str,
+    *,
+    kind: AccessLogType = AccessLogType.DownstreamEnd,
+    code: int = 200,
+    details: str = "via_upstream",
+    usage: dict[str, Any] | None = None,
+    served: str = "",
+    **common: Any,
+) -> bytes:
+    """Write a batch of one entry."""
+    metadata = {"kvpicker": Struct.from_dict({"decision": f"{decision_id}|x|0/0|tie"})} if decision_id else {}
+    if usage is not None:
+        metadata["kvpicker.usage"] = Struct.from_dict(usage)
+    if served:
+        metadata["envoy.lb"] = Struct.from_dict({"x-gateway-destination-endpoint-served": served})
+    properties = AccessLogCommon(access_log_type=kind, metadata=Metadata(filter_metadata=metadata), **common)
+    log_entry = HttpAccessLogEntry(
+        common_properties=properties,
+        request=HttpRequestProperties(request_id="req-1"),
+        response=HttpResponseProperties(response_code=code, response_code_details=details),
+    )
+    batch = StreamAccessLogsMessageHttpAccessLogEntries(log_entry=[log_entry])
+    return bytes(StreamAccessLogsMessage(http_logs=batch))
+
+
+class Log:
+    """A decision in flight, and the access log that will tell of it."""
+
+    def __init__(self) -> None:
+        self.picking = Picking()
+        session = self.picking.session()
+        session.receive(headers_message())
+        session.receive(body_message())
+        session.close(delivered=True)
+        self.decision = self.picking.notes.all("decided")[0]
+        self.results: list[str] = []
+        self._session = AccessLogSession(self.picking.core.feedback, lambda: self.picking.now, self.results.append)
+
+    def take(self, message: bytes) -> None:
+        """Deliver a batch."""
+        self._session.receive(message)
+
+    def outcome(self, **how: Any) -> Outcome:
+        """Deliver the last entry of the request and return what was made of it."""
+        self.take(entry(self.decision.id, **how))
+        (outcome,) = self.picking.notes.all("finished")
+        assert isinstance(outcome, Outcome)
+        return outcome
+
+
+@pytest.fixture
+def log() -> Log:
+    """Put one request in flight."""
+    return Log()
+
+
+def flags(**which: bool) -> dict[str, Any]:
+    """Set response flags."""
+    return {"response_flags": ResponseFlags(**which)}
+
+
+BEGUN = {key: ANSWERED[key] for key in ("time_to_first_upstream_tx_byte", "time_to_first_upstream_rx_byte")}
+
+
+@pytest.mark.parametrize(
+    ("how", "ending"),
+    [
+        (ANSWERED, Ending.OK),
+        ({**ANSWERED, "code": 404}, Ending.CLIENT_ERROR),
+        ({**ANSWERED, "code": 500}, Ending.SERVER_ERROR),
+        ({**ANSWERED, "code": 503}, Ending.OVERLOADED),
+        ({**ANSWERED, "code": 429}, Ending.OVERLOADED),
+        ({**ANSWERED, "code": 307}, Ending.OK),
+        ({"code": 503, **flags(upstream_connection_failure=True)}, Ending.CONNECT_FAILURE),
+        ({"code": 503, **flags(upstream_connection_termination=True)}, Ending.RESET),
+        ({**BEGUN, **flags(upstream_protocol_error=True)}, Ending.CUT),
+        ({**BEGUN, **flags(downstream_connection_termination=True)}, Ending.CLIENT_GONE),
+        ({"code": 504, **flags(upstream_request_timeout=True)}, Ending.TIMEOUT),
+        ({**BEGUN, **flags(stream_idle_timeout=True)}, Ending.TIMEOUT),
+        ({**BEGUN, "details": "max_duration_timeout"}, Ending.TIMEOUT),
+        ({"code": 413, "details": "request_payload_too_large"}, Ending.LOCAL),
+        ({"code": 503, **flags(no_healthy_upstream=True)}, Ending.LOCAL),
+    ],
+    ids=lambda value: str(value) if isinstance(value, Ending) else "",
+)
+def test_ending_is_read_from_flags_marks_and_code(log: Log, how: dict[str, Any], ending: Ending) -> None:
+    """A status of 200 proves nothing; flags and time marks tell how it ended."""
+    assert log.outcome(**how).ending is ending
+
+
+def test_outcome_has_times_attempts_and_server(log: Log) -> None:
+    """Times count from where they should, and the endpoint that served is known."""
+    served = log.decision.endpoints[1].address
+    outcome = log.outcome(**ANSWERED, served=served, upstream_request_attempt_count=2)
+    assert (outcome.served, outcome.attempts, outcome.duration) == (served, 2, 1.0)
+    assert outcome.first_byte == pytest.approx(0.4)
+    assert outcome.request_id == "req-1"
+
+
+def test_served_endpoint_falls_back_to_the_peer_address(log: Log) -> None:
+    """Without the load balancer's metadata the peer's address tells who served, IPv6 in brackets."""
+    address = Address(socket_address=SocketAddress(address="fd00::12", port_value=8000))
+    assert log.outcome(**ANSWERED, upstream_remote_address=address).served == "[fd00::12]:8000"
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        ({"prompt": 120, "completion": 5, "cached": 96}, Usage(120, 5, 96)),
+        ({"anthropic_input": 20, "anthropic_output": 5, "anthropic_cached": 100}, Usage(120, 5, 100)),
+        ({"anthropic_input": 20, "anthropic_output": 5}, Usage(20, 5, None)),
+        ({"completion": 25}, Usage(None, 25, None)),
+        ({"prompt": "12", "completion": True, "cached": -4}, Usage()),
+        ({"prompt": 1e30, "completion": float("inf")}, Usage()),
+        ({}, Usage()),
+        (None, Usage()),
+    ],
+    ids=["openai", "anthropic", "anthropic cold", "partial", "odd types", "huge", "empty", "absent"],
+)
+def test_usage_is_read_or_unknown(log: Log, usage: dict[str, Any] | None, expected: Usage) -> None:
+    """Counts that are missing or nonsense are unknown, never zero and never an error (B01, B02, B04)."""
+    assert log.outcome(**ANSWERED, usage=usage).usage == expected
+
+
+def test_an_outcome_is_settled_once(log: Log) -> None:
+    """The same entry twice releases the lease once."""
+    log.outcome(**ANSWERED)
+    log.take(entry(log.decision.id, **ANSWERED))
+    assert log.picking.in_flight() == 0
+    assert log.results == ["settled", "unknown"]
+
+
+def test_periodic_entries_renew_the_lease(log: Log) -> None:
+    """A request that Envoy still reports as running stays in flight however long it takes (F09)."""
+    for _ in range(20):
+        log.picking.now += 30
+        log.take(entry(log.decision.id, kind=AccessLogType.DownstreamPeriodic))
+        log.picking.core.feedback.expire(log.picking.now)
+    assert log.picking.in_flight() == 1
+    assert set(log.results) == {"renewed"}
+
+
+def test_lost_entries_never_leak_a_lease(log: Log) -> None:
+    """Without any news the lease ends by itself and the request is counted as lost."""
+    log.picking.now += 10_000
+    log.picking.core.feedback.expire(log.picking.now)
+    assert log.picking.in_flight() == 0
+    assert [outcome.ending for outcome in log.picking.notes.all("finished")] == [Ending.LOST]
+
+
+@pytest.mark.parametrize("identity", ["", "other-1"], ids=["undecided", "of another kvpicker"])
+def test_foreign_entries_change_nothing(log: Log, identity: str) -> None:
+    """Entries of requests that were not decided here are counted and left."""
+    log.take(entry(identity, **ANSWERED))
+    assert log.picking.in_flight() == 1
+    assert log.results == ["unknown" if identity else "undecided"]
+
+
+def test_failed_first_attempt_is_blamed_and_the_prefix_moves(log: Log) -> None:
+    """After a retry the endpoint that served holds the prefix, and the one that refused is ejected (G21)."""
+    first, second = log.decision.endpoints[:2]
+    log.outcome(**ANSWERED, served=second.address, upstream_request_attempt_count=2)
+    core = log.picking.core
+    assert core.health.state(first.slot) == "ejected"
+    assert (core.index.blocks(first.slot), core.index.blocks(second.slot)) == (0, log.decision.chain_length)
+
+
+def test_garbage_ends_the_stream_only(log: Log) -> None:
+    """Bytes that are no batch end the stream with an error and are counted."""
+    log.take(b"\xff\xff")
+    assert log.results == ["malformed"]
