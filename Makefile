@@ -33,7 +33,7 @@ protos: install  ## Generate ext_proc/wire/_pb from protos/
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/ext_proc/wire/_pb/*.proto
 
 goldens: install  ## Render envoy/*.yaml again
-	$(BIN)/kvpicker envoy-config --profile lean --output envoy/lean.yaml
+	for golden in envoy/*.yaml; do $(BIN)/$$(sed -n '1s/^# Rendered by: //p' $$golden) --output $$golden; done
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

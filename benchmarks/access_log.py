@@ -1,11 +1,13 @@
-"""What an access-log entry costs: entries of a real Envoy, each joined to an open decision, in process and over gRPC."""
+"""What an access-log entry of a real Envoy costs, joined to an open decision, in process and over gRPC."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import cProfile
 import itertools
 import json
+import pstats
 import random
 import statistics
 import tempfile
@@ -17,18 +19,13 @@ import grpc.aio
 
 from benchmarks import proc, stack
 from benchmarks.bodies import SMALL, chat_bodies
-from benchmarks.decision import fleet, requests
 from benchmarks.messages import body_message, headers_message
+from benchmarks.parts import Parts, observed_fleet, requests
 from ext_proc.assembly import Core
 from ext_proc.core.model import Decision
-from ext_proc.core.observer import Observer
 from ext_proc.local.envoy import find_envoy
-from ext_proc.ops.decisions import DecisionRing
-from ext_proc.ops.fan_out import FanOut
-from ext_proc.ops.log_observer import LogObserver
-from ext_proc.ops.logs import configure
-from ext_proc.ops.metrics import Metrics
 from ext_proc.wire import access_log, ext_proc
+from ext_proc.wire._pb.access_log_entry_pb2 import HTTPAccessLogEntry
 from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsMessage
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
 from ext_proc.wire.codec import DECISION_KEY, LB_NAMESPACE, NAMESPACE, SERVED, packed
@@ -53,26 +50,39 @@ def batches(recorded: bytes, decisions: Sequence[str]) -> list[bytes]:
     return messages
 
 
-def _join(entry: access_log.HTTPAccessLogEntry, decision: str) -> None:
+def _join(entry: HTTPAccessLogEntry, decision: str) -> None:
     namespaces = entry.common_properties.metadata.filter_metadata
     namespaces[NAMESPACE].fields[DECISION_KEY].string_value = decision
     namespaces[LB_NAMESPACE].fields[SERVED].string_value = decision.split("|")[1]
 
 
 def in_process(recorded: bytes, count: int) -> float:
-    """Settle `count` decisions through the session and the observers of the product; returns µs per entry."""
-    with Path("/dev/null").open("wb") as output:
-        metrics = Metrics(lambda: core.registry.snapshot.models)
-        observer: Observer = FanOut(metrics, DecisionRing(), LogObserver(configure("info", "json", output)))
-        core = fleet(8, observer)
-        session = access_log.AccessLogSession(core.feedback, time.monotonic, metrics.access_log_entry)
-        messages = batches(recorded, [packed(decision) for decision in _decide(core, count)])
-        began = time.perf_counter()
-        for message in messages:
-            session.receive(message)
-        seconds = time.perf_counter() - began
-    _require_settled(len(core.ledger))
+    """Settle `count` decisions through the session and the observers of the product; returns its CPU in µs per entry."""
+    with observed_fleet(8) as parts:
+        messages = batches(recorded, [packed(decision) for decision in _decide(parts.core, count)])
+        began = time.process_time()
+        settle(parts, messages)
+        seconds = time.process_time() - began
     return seconds / count * 1e6
+
+
+def settle(parts: Parts, messages: Iterable[bytes]) -> None:
+    """Hand messages to a session; raises RuntimeError if that left a decision open."""
+    feedback, count = parts.core.feedback, parts.metrics.access_log_entry
+    session = access_log.AccessLogSession(feedback, time.monotonic, count)
+    for message in messages:
+        session.receive(message)
+    if leases := len(parts.core.ledger):
+        raise RuntimeError(f"{leases} decisions were not settled")
+
+
+def functions(recorded: bytes, count: int) -> None:
+    """Print the functions that take longest, by cProfile."""
+    with observed_fleet(8) as parts:
+        messages = batches(recorded, [packed(decision) for decision in _decide(parts.core, count)])
+        profiler = cProfile.Profile()
+        profiler.runcall(settle, parts, messages)
+    pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(25)
 
 
 def _decide(core: Core, count: int) -> Iterator[Decision]:
@@ -83,11 +93,6 @@ def _decide(core: Core, count: int) -> Iterator[Decision]:
         yield decision
 
 
-def _require_settled(leases: int) -> None:
-    if leases:
-        raise RuntimeError(f"{leases} decisions were not settled")
-
-
 async def over_grpc(server: stack.Server, recorded: bytes, count: int, rounds: int) -> float:
     """Let a running kvpicker decide and settle `count` requests a round; returns its CPU in µs per entry."""
     cpu = 0.0
@@ -96,9 +101,11 @@ async def over_grpc(server: stack.Server, recorded: bytes, count: int, rounds: i
             decisions = await _decide_over_grpc(channel, count)
             messages = batches(recorded, decisions)
             before = proc.used(server.pid)
-            call = channel.stream_stream(f"/{access_log.SERVICE}/StreamAccessLogs")(messages)
-            async for _answer in call:
-                pass
+            call: stack.BytesCall = channel.stream_stream(f"/{access_log.SERVICE}/StreamAccessLogs")()
+            for message in messages:
+                await call.write(message)
+            await call.done_writing()
+            await call.read()
             cpu += proc.used(server.pid).since(before).cpu
     return cpu / count / rounds * 1e6
 
@@ -116,7 +123,7 @@ async def _decide_over_grpc(channel: grpc.aio.Channel, count: int) -> list[str]:
 
 async def _exchange(channel: grpc.aio.Channel, body: bytes) -> str:
     """Go through one exchange and return the decision as the metadata of the answer has it."""
-    call = channel.stream_stream(f"/{ext_proc.SERVICE}/Process")()
+    call: stack.BytesCall = channel.stream_stream(f"/{ext_proc.SERVICE}/Process")()
     await call.write(headers_message(len(body)))
     await call.read()
     await call.write(body_message(body))
@@ -142,17 +149,20 @@ async def record(binary: Path, folder: Path, endpoints: Sequence[str], generator
     raise RuntimeError("Envoy sent no access log")
 
 
-async def run(count: int, rounds: int) -> dict[str, float]:
+async def run(arguments: argparse.Namespace) -> None:
     """Record an entry, then measure both ways."""
     binary = find_envoy()
     with tempfile.TemporaryDirectory(prefix="kvpicker-bench-") as name:
         folder = Path(name)
         async with stack.engines(binary) as (_, endpoints), stack.load_generator() as generator:
             recorded = await record(binary, folder, endpoints, generator)
+            if arguments.functions:
+                functions(recorded, arguments.entries)
+                return
             async with stack.kvpicker(folder, endpoints) as server:
-                sent = await over_grpc(server, recorded, count, rounds)
-    inside = statistics.median(in_process(recorded, count) for _ in range(rounds))
-    return {"access_log_us_per_entry": round(sent, 1), "access_log_us_in_process": round(inside, 1)}
+                sent = await over_grpc(server, recorded, arguments.entries, arguments.rounds)
+    inside = statistics.median(in_process(recorded, arguments.entries) for _ in range(arguments.rounds))
+    print(json.dumps({"access_log_us_per_entry": round(sent, 1), "access_log_us_in_process": round(inside, 1)}))
 
 
 def main() -> None:
@@ -160,8 +170,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--entries", type=int, default=3000, help="per round")
     parser.add_argument("--rounds", type=int, default=5)
-    arguments = parser.parse_args()
-    print(json.dumps(asyncio.run(run(arguments.entries, arguments.rounds))))
+    parser.add_argument("--functions", action="store_true", help="break the time in process down by function")
+    asyncio.run(run(parser.parse_args()))
 
 
 if __name__ == "__main__":

@@ -9,13 +9,8 @@ import statistics
 import time
 from collections import deque
 
-from benchmarks.bodies import MODEL, PATH, SMALL, chat_bodies
-from ext_proc.assembly import Core, build_core
-from ext_proc.config import Config, PoolConfig
-from ext_proc.core.model import Decision, InferenceRequest
-from ext_proc.core.observer import NoObserver, Observer
-from ext_proc.core.pool import EndpointSpec
-from ext_proc.core.prompts import RequestHead, classify, parse
+from benchmarks.parts import fleet, requests
+from ext_proc.core.model import Decision
 
 FLEETS = (8, 100, 1000)
 IN_FLIGHT = 4
@@ -23,26 +18,6 @@ IN_FLIGHT = 4
 
 RATE = 2000.0
 """Decisions per second of the simulated clock."""
-
-
-def fleet(endpoints: int, observer: Observer | None = None) -> Core:
-    """Make the parts of the decision with so many endpoints of one pool and one model."""
-    core = build_core(Config(pools={"bench": PoolConfig()}), observer or NoObserver())
-    specs = [
-        EndpointSpec(address=f"10.0.{number >> 8}.{number & 255}:8000", models=frozenset({MODEL}), kv_tokens=450_000)
-        for number in range(endpoints)
-    ]
-    for endpoint in core.registry.replace("bench", specs).added:
-        core.ledger.add(endpoint.slot)
-        core.index.add(endpoint.slot, endpoint.kv_tokens)
-    return core
-
-
-def requests(size: int = SMALL) -> list[InferenceRequest]:
-    """Understand the bodies of a size."""
-    route = classify("POST", PATH)
-    assert route is not None  # noqa: S101  PATH is a known path
-    return [parse(route, RequestHead(path=PATH), body, complete=True) for body in chat_bodies(size)]
 
 
 def measure(endpoints: int, decisions: int) -> list[float]:

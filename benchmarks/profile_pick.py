@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import argparse
 import cProfile
-import gc
 import itertools
 import pstats
 import random
 import statistics
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from benchmarks.bodies import LARGE, SMALL, chat_bodies
-from benchmarks.decision import fleet
 from benchmarks.messages import body_message, headers_message
-from ext_proc.assembly import Core
+from benchmarks.parts import Parts, observed_fleet
 from ext_proc.core.exchange import Continue, Exchange, ExchangePolicy, Kind, Message, RequestHeaders
 from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.model import Decision
-from ext_proc.core.observer import NoObserver
 from ext_proc.core.prompts import classify, parse
 from ext_proc.wire.codec import Encoder, decode
 from ext_proc.wire.ext_proc import ExtProcSession
@@ -48,8 +45,9 @@ class Stopwatch:
 class Stages:
     """Walks an exchange step by step, as session, exchange and picker do, and times each step."""
 
-    def __init__(self, core: Core, watch: Stopwatch) -> None:
-        self._core = core
+    def __init__(self, parts: Parts, watch: Stopwatch) -> None:
+        self._core = parts.core
+        self._observer = parts.observer
         self._watch = watch
         self._hasher = PromptHasher()
         self._encoder = Encoder(3)
@@ -78,14 +76,17 @@ class Stages:
         decision = core.picker.pick(request, time.monotonic(), self._generator)
         watch.lap("pick")
         assert isinstance(decision, Decision)  # noqa: S101  nothing removes candidates here
+        self._observer.decided(decision, 0.0)
+        watch.lap("count and remember")
         self._encoder.encode(Continue(Kind.REQUEST_BODY, decision, finished=True))
         watch.lap("encode second answer")
         return decision.id
 
 
-def whole(core: Core, messages: Iterable[tuple[bytes, bytes]], watch: Stopwatch) -> None:
+def whole(parts: Parts, messages: Iterable[tuple[bytes, bytes]], watch: Stopwatch) -> None:
     """Send exchanges through sessions, as a transport does."""
-    observer, encoder, policy = NoObserver(), Encoder(3), ExchangePolicy()
+    core, observer = parts.core, parts.observer
+    encoder, policy = Encoder(3), ExchangePolicy()
     generator = random.Random(0)  # noqa: S311  breaks ties
     for number, (headers, body) in enumerate(messages):
         watch.start()
@@ -96,38 +97,39 @@ def whole(core: Core, messages: Iterable[tuple[bytes, bytes]], watch: Stopwatch)
         session.close(delivered=True)
         watch.lap("the whole session")
         if number % IN_FLIGHT == IN_FLIGHT - 1:
-            end_leases(core)
+            end_leases(parts)
 
 
-def end_leases(core: Core) -> None:
+def end_leases(parts: Parts) -> None:
     """End what is in flight, as if outcomes had come."""
-    core.ledger.expire(float("inf"))
+    parts.core.ledger.expire(float("inf"))
 
 
 def profile(size: int, endpoints: int, exchanges: int) -> dict[str, float]:
     """Return the median microseconds of each step."""
-    bodies = chat_bodies(size)
-    pairs = [(headers_message(len(body)), body_message(body)) for body in bodies]
-    watch, core = Stopwatch(), fleet(endpoints)
-    stages = Stages(core, watch)
-    gc.collect()
-    for number, (headers, body) in enumerate(itertools.islice(itertools.cycle(pairs), exchanges)):
-        stages.walk(headers, body)
-        if number % IN_FLIGHT == IN_FLIGHT - 1:
-            end_leases(core)
-    end_leases(core)
-    whole(core, itertools.islice(itertools.cycle(pairs), exchanges), watch)
+    watch = Stopwatch()
+    with observed_fleet(endpoints) as parts:
+        stages = Stages(parts, watch)
+        for number, (headers, body) in enumerate(_messages(size, exchanges)):
+            stages.walk(headers, body)
+            if number % IN_FLIGHT == IN_FLIGHT - 1:
+                end_leases(parts)
+        whole(parts, _messages(size, exchanges), watch)
     return {name: statistics.median(laps) for name, laps in watch.laps.items()}
 
 
 def functions(size: int, endpoints: int, exchanges: int) -> None:
     """Print the functions that take longest, by cProfile; it slows small functions down, so compare, do not add."""
-    pairs = [(headers_message(len(body)), body_message(body)) for body in chat_bodies(size)]
-    core = fleet(endpoints)
-    whole(core, pairs, Stopwatch())
     profiler = cProfile.Profile()
-    profiler.runcall(whole, core, list(itertools.islice(itertools.cycle(pairs), exchanges)), Stopwatch())
+    with observed_fleet(endpoints) as parts:
+        whole(parts, _messages(size, exchanges), Stopwatch())
+        profiler.runcall(whole, parts, list(_messages(size, exchanges)), Stopwatch())
     pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(25)
+
+
+def _messages(size: int, exchanges: int) -> Iterator[tuple[bytes, bytes]]:
+    pairs = [(headers_message(len(body)), body_message(body)) for body in chat_bodies(size)]
+    return itertools.islice(itertools.cycle(pairs), exchanges)
 
 
 def main() -> None:

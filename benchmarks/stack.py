@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import grpc.aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
@@ -18,6 +18,8 @@ from benchmarks.bodies import MODEL
 from ext_proc.bootstrap import EnvoyOptions, render
 from ext_proc.local import processes
 from ext_proc.local.envoy import EnvoyProcess
+
+BytesCall: TypeAlias = Any  # grpc.aio.StreamStreamCall[bytes, bytes], which is generic in stubs only
 
 ENGINES = 8
 START_TIMEOUT = 30.0
@@ -183,8 +185,12 @@ async def _wait_until_ready(socket: str, process: asyncio.subprocess.Process, lo
             if answer is not None and answer.status == health_pb2.HealthCheckResponse.SERVING:
                 return
             if process.returncode is not None or time.monotonic() > deadline:
-                raise RuntimeError(f"the server did not become ready: {log.read_text(encoding='utf-8')[-2000:]}")
+                raise RuntimeError(f"the server did not become ready: {_end(log)}")
             await asyncio.sleep(0.05)
+
+
+def _end(log: Path) -> str:
+    return log.read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
 class LoadGenerator:

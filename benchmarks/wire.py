@@ -21,9 +21,9 @@ from ext_proc.local import envoy
 
 CASES = [Case(size, connections) for size in (SMALL, LARGE) for connections in (1, 16, 64)]
 LATENCY_CASE = Case(SMALL, 1)
-SWITCHES_CASE = Case(SMALL, 16)
+COST_CASE = Case(SMALL, 16)
 
-UNLOGGED = {"leases": {"timeout_s": 1}, "log": {"level": "warning"}}
+UNLOGGED: dict[str, Any] = {"leases": {"timeout_s": 1}, "log": {"level": "warning"}}
 """Without an access log nothing ends a lease, and its log line belongs to the entry: see README.md."""
 
 
@@ -55,42 +55,59 @@ class Field(NamedTuple):
     product: Contestant
     no_op: Contestant
     plain: Contestant
+    logged: Contestant
     meter: Meter
 
 
 @asynccontextmanager
 async def field(plan: Plan, binary: Path, folder: Path) -> AsyncIterator[Field]:
-    """Start the processes: one Envoy for each contestant, of the same rendering and without an access log."""
+    """Start the processes: one Envoy for each contestant, of the same rendering."""
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
         engines_pid, endpoints = await enter(stack.engines(binary))
-        product = await enter(stack.kvpicker(folder, endpoints, **UNLOGGED))
+        product = await enter(stack.kvpicker(_folder(folder, "product"), endpoints, **UNLOGGED))
+        logged = await enter(stack.kvpicker(_folder(folder, "logged"), endpoints))
         base = await enter(stack.no_op(folder, endpoints))
         gateways = [
             await enter(stack.gateway(binary, endpoints, product.address)),
             await enter(stack.gateway(binary, endpoints, base.address)),
             await enter(stack.gateway(binary, endpoints, base.address, picks=False)),
+            await enter(stack.gateway(binary, endpoints, logged.address, logs=True)),
         ]
         generator = await enter(stack.load_generator())
-        ours = (engines_pid, product.pid, base.pid, *(entry.pid for entry in gateways))
+        ours = (engines_pid, product.pid, logged.pid, base.pid, *(entry.pid for entry in gateways))
         yield Field(
             Contestant(gateways[0], product.pid),
             Contestant(gateways[1], base.pid),
             Contestant(gateways[2]),
+            Contestant(gateways[3], logged.pid),
             Meter(generator, ours, plan.seconds, plan.repeats),
         )
 
 
+def _folder(parent: Path, name: str) -> Path:
+    folder = parent / name
+    folder.mkdir()
+    return folder
+
+
 class Measured(NamedTuple):
-    """Pairs against the no-op by case, and pairs against an Envoy without ext_proc in the latency case."""
+    """Pairs of windows.
+
+    Attributes:
+        against_no_op: kvpicker and the no-op server, by case.
+        against_plain: kvpicker and an Envoy without ext_proc, in LATENCY_CASE.
+        against_unlogged: kvpicker with and without the access log, in COST_CASE.
+    """
 
     against_no_op: dict[Case, list[Pair]]
     against_plain: list[Pair]
+    against_unlogged: list[Pair]
 
 
 async def measure(plan: Plan, playing: Field) -> Measured:
     """Go through all cases once a round, the order of a pair reversed every other round."""
-    result = Measured({case: [] for case in CASES}, [])
+    result = Measured({case: [] for case in CASES}, [], [])
     meter = playing.meter
     for number in range(plan.rounds):
         reverse = number % 2 == 1
@@ -99,6 +116,8 @@ async def measure(plan: Plan, playing: Field) -> Measured:
             result.against_no_op[case].append(pair)
         pair = await meter.pair(playing.product, playing.plain, LATENCY_CASE, base_first=reverse)
         result.against_plain.append(pair)
+        pair = await meter.pair(playing.logged, playing.product, COST_CASE, base_first=reverse)
+        result.against_unlogged.append(pair)
         print(f"round {number + 1} of {plan.rounds}", file=sys.stderr)
     return result
 
@@ -129,8 +148,21 @@ def figures(measured: Measured) -> dict[str, Spread]:
         "extra_cpu_us_4k": spread(small, extra_cpu),
         "extra_cpu_us_400k": spread(large, extra_cpu),
         "added_ms_p50_c1": spread(measured.against_plain, added_ms),
-        "switches_per_request": spread(pairs[SWITCHES_CASE], lambda pair: pair.product.switches),
-        "switches_per_request_no_op": spread(pairs[SWITCHES_CASE], lambda pair: pair.base.switches),
+        "access_log_us_end_to_end": spread(measured.against_unlogged, extra_cpu),
+        "switches_per_request": spread(pairs[COST_CASE], lambda pair: pair.product.switches),
+        "switches_per_request_no_op": spread(pairs[COST_CASE], lambda pair: pair.base.switches),
+    }
+
+
+def cases(measured: Measured) -> dict[str, dict[str, float]]:
+    """Sum each case up by itself."""
+    return {
+        f"{case.size // 1024}k_c{case.connections}": {
+            "ratio": round(spread(pairs, rate_ratio).median, 3),
+            "extra_cpu_us": round(spread(pairs, extra_cpu).median, 1),
+            "added_ms_p50": round(spread(pairs, added_ms).median, 3),
+        }
+        for case, pairs in measured.against_no_op.items()
     }
 
 
@@ -177,7 +209,12 @@ async def run(plan: Plan, *, quiet: bool) -> int:
         result: dict[str, Any] = {name: round(figure.median, 3) for name, figure in summed.items()}
         result |= await measure_access_log(plan, binary, folder)
     result |= {name: round(value, 1) for name, value in decision.medians(plan.decisions).items()}
-    result |= {"errors": int(meter.errors), "noisy_pairs": meter.noisy, "versions": versions(binary)}
+    result |= {
+        "errors": int(meter.errors),
+        "noisy_pairs": meter.noisy,
+        "cases": cases(measured),
+        "versions": versions(binary),
+    }
     if not quiet:
         print(table(measured))
         print("\n".join(f"{name:28} {figure}" for name, figure in summed.items()))

@@ -30,12 +30,21 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="kvpicker", description="An endpoint picker for LLM inference behind Envoy.")
     parser.add_argument("--version", action="version", version=f"kvpicker {version('kvpicker')}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_up(commands)
     _add_serve(commands)
     _add_check(commands)
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_sim_engine(commands)
     return parser
+
+
+def _add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.local import command as up  # noqa: PLC0415
+
+    command = commands.add_parser("up", help=up.HELP)
+    up.add_arguments(command)
+    command.set_defaults(run=up.run)
 
 
 def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -30,14 +30,17 @@ def load_strategy(name: str, parameters: dict[str, Any], path: str = "strategy")
     """
     loaded = _load(_find(name, path), path)
     wanted = getattr(loaded, "Parameters", None)
-    if wanted is None:
-        if parameters:
-            raise ConfigError(f"strategy {name} takes no parameters; remove them", path=f"{path}.parameters")
-        return _checked(loaded(), name, path)
+    if wanted is None and parameters:
+        raise ConfigError(f"strategy {name} takes no parameters; remove them", path=f"{path}.parameters")
     try:
-        return _checked(loaded(msgspec.convert(parameters, wanted)), name, path)
+        made = loaded() if wanted is None else loaded(msgspec.convert(parameters, wanted))
     except msgspec.ValidationError as error:
         raise ConfigError(f"{error} (parameters of strategy {name})", path=f"{path}.parameters") from error
+    except Exception as error:  # a third party's constructor may raise anything
+        raise ConfigError(f"strategy {name} cannot be made: {error!r}", path=path) from error
+    if not callable(getattr(made, "rank", None)):
+        raise ConfigError(f"strategy {name} has no method `rank`", path=path)
+    return cast("Strategy", made)
 
 
 def _find(name: str, path: str) -> EntryPoint:
@@ -52,12 +55,5 @@ def _find(name: str, path: str) -> EntryPoint:
 def _load(entry: EntryPoint, path: str) -> Any:
     try:
         return entry.load()
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a third party's module may raise anything
         raise ConfigError(f"strategy {entry.name} ({entry.value}) cannot be imported: {error}", path=path) from error
-
-
-def _checked(strategy: Any, name: str, path: str) -> Strategy:
-    if not callable(getattr(strategy, "rank", None)):
-        raise ConfigError(f"strategy {name} has no method `rank`", path=path)
-    made: Strategy = strategy
-    return made

@@ -2,7 +2,21 @@
 
 from __future__ import annotations
 
-from ext_proc.bootstrap.options import EnvoyOptions
-from ext_proc.bootstrap.render import render, to_yaml
+from typing import TYPE_CHECKING
 
-__all__ = ["EnvoyOptions", "render", "to_yaml"]
+from ext_proc.bootstrap.command import add_arguments, run
+from ext_proc.bootstrap.options import EnvoyOptions
+
+if TYPE_CHECKING:
+    from ext_proc.bootstrap.document import render, to_yaml
+
+__all__ = ["EnvoyOptions", "add_arguments", "render", "run", "to_yaml"]
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs Envoy's typed messages on first use: they take half a second, and most commands do without."""
+    if name not in {"render", "to_yaml"}:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from ext_proc.bootstrap import document  # noqa: PLC0415
+
+    return getattr(document, name)

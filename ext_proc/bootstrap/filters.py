@@ -12,12 +12,11 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager i
 from envoy_data_plane.envoy.type import v3 as envoy_type
 from envoy_data_plane.envoy.type.matcher import v3 as matcher
 
-from ext_proc.bootstrap.clusters import KVPICKER_NAMESPACE, LB_NAMESPACE, PROCESSORS
+from ext_proc.bootstrap.names import KVPICKER_NAMESPACE, LB_NAMESPACE, PROCESSORS, SUBSET_NAMESPACE
 from ext_proc.bootstrap.options import EnvoyOptions
 from ext_proc.bootstrap.typed import packed, seconds
 from ext_proc.bootstrap.usage import read_usage
 
-SUBSET_NAMESPACE = "envoy.lb.subset_hint"
 # The last two are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
 OWN_HEADERS = r"^(x-(gateway|kvpicker)-.*|content-type|retry-after)$"
 STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-")

@@ -9,13 +9,12 @@ from envoy_data_plane.envoy.config.route import v3 as route
 from envoy_data_plane.envoy.extensions.access_loggers.grpc import v3 as grpc_log
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
 
-from ext_proc.bootstrap.clusters import ACCESS_LOG, ENDPOINTS
 from ext_proc.bootstrap.filters import filters, upgrade_filters
+from ext_proc.bootstrap.names import ACCESS_LOG, ENDPOINTS, LISTENER
 from ext_proc.bootstrap.options import MIB, EnvoyOptions
 from ext_proc.bootstrap.replies import local_replies
 from ext_proc.bootstrap.typed import address, packed, seconds
 
-LISTENER = "kvpicker_entry"
 CONNECTION_BUFFER = MIB
 RETRY_ON = "connect-failure,refused-stream,reset-before-request"
 

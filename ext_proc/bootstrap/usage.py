@@ -22,8 +22,6 @@ from importlib import resources
 from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.envoy.extensions.filters.http.lua import v3 as lua
 
-USAGE_NAMESPACE = "kvpicker.usage"
-
 
 def read_usage() -> lua.Lua:
     """The filter, with its script inline."""

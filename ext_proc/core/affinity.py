@@ -25,11 +25,12 @@ class Affinity:
             self._tied.popitem(last=False)
 
     def address(self, name: str, now: float) -> str | None:
-        """Return the address a name is tied to, or None."""
+        """Return the address a name is tied to, or None; `now` in monotonic seconds."""
         tied = self._tied.get(name)
         if tied is None:
             return None
         if tied[1] < now:
             del self._tied[name]
             return None
+        self._tied.move_to_end(name)
         return tied[0]

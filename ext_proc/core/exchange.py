@@ -233,10 +233,9 @@ class Exchange:
     def _body(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
         limit = self._policy.inspect_bytes
-        body, complete = event.body, event.end_of_stream
-        if len(body) > limit:
-            body, complete = body[:limit], False
-        return self._pick(Kind.REQUEST_BODY, parse(self._route, self._head.head, body, complete=complete))
+        head = self._head.head
+        request = parse(self._route, head, event.body, complete=event.end_of_stream, inspect_bytes=limit)
+        return self._pick(Kind.REQUEST_BODY, request)
 
     def _bodyless(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers

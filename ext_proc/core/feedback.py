@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
 from ext_proc.core.model import Ending, Endpoint, Outcome
@@ -45,13 +47,14 @@ class Feedback:
         lease = self._ledger.end(outcome.decision_id, now)
         if lease is None:
             return False
-        self._note_health(lease, outcome, now)
-        self._correct_index(lease, outcome)
+        served = self._served(lease, outcome)
+        self._note_health(lease, outcome, served, now)
+        self._correct_index(lease, outcome, served)
         if outcome.ending is Ending.OK:
             if lease.counted:
                 self._ledger.learn(outcome.usage.completion_tokens, outcome.duration)
-            if outcome.response_id:
-                self._picker.responses.tie(outcome.response_id, _served(lease, outcome).address, now)
+            if outcome.response_id and served is not None:
+                self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(lease.decision, outcome)
         return True
 
@@ -62,35 +65,39 @@ class Feedback:
             self._observer.finished(lease.decision, Outcome(decision_id=lease.decision.id, ending=Ending.LOST))
         return len(overdue)
 
-    def _note_health(self, lease: Lease, outcome: Outcome, now: float) -> None:
-        endpoints = lease.decision.endpoints
-        # Envoy tries the next endpoint only if the one before was not reached or had not begun.
-        for endpoint in endpoints[: outcome.attempts - 1]:
-            if self._is_current(endpoint):
+    def _note_health(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
+        # Envoy tries another endpoint only if the one before was not reached or had not begun.
+        for endpoint in _tried(lease, outcome)[0]:
+            if endpoint is not served and self._is_current(endpoint):
                 self._health.note(endpoint, Ending.CONNECT_FAILURE, now)
-        served = _served(lease, outcome)
-        if self._is_current(served):
+        if served is not None and self._is_current(served):
             self._health.note(served, outcome.ending, now)
 
-    def _correct_index(self, lease: Lease, outcome: Outcome) -> None:
+    def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
         if not lease.chain:
             return
-        chosen, served = lease.decision.chosen, _served(lease, outcome)
-        useless = outcome.ending in _NOTHING_CACHED
-        if (served is not chosen or useless) and self._is_current(chosen):
+        chosen = lease.decision.chosen
+        is_unreached = outcome.served is None and outcome.ending is not Ending.OK
+        is_useless = is_unreached or outcome.ending in _NOTHING_CACHED
+        if (served is not chosen or is_useless) and self._is_current(chosen):
             self._index.forget(chosen.slot, lease.chain[lease.learnt_from :])
-        if served is not chosen and not useless and self._is_current(served):
+        if served is not None and served is not chosen and not is_useless and self._is_current(served):
             self._index.learn(served.slot, lease.chain)
+
+    def _served(self, lease: Lease, outcome: Outcome) -> Endpoint | None:
+        """Return the endpoint of the last attempt, which may be one that Envoy chose by itself; None for a stranger."""
+        if outcome.served is None:
+            return _tried(lease, outcome)[1]
+        named = (endpoint for endpoint in lease.decision.endpoints if endpoint.address == outcome.served)
+        return next(named, None) or self._registry.snapshot.by_address.get(outcome.served)
 
     def _is_current(self, endpoint: Endpoint) -> bool:
         known = self._registry.snapshot.by_address.get(endpoint.address)
         return known is not None and known.generation == endpoint.generation
 
 
-def _served(lease: Lease, outcome: Outcome) -> Endpoint:
-    """Return the endpoint of the last attempt; the chosen one where Envoy does not say."""
+def _tried(lease: Lease, outcome: Outcome) -> tuple[Sequence[Endpoint], Endpoint]:
+    """Return who was tried in vain, and who at last; with more attempts than names Envoy begins again."""
     endpoints = lease.decision.endpoints
-    for endpoint in endpoints:
-        if endpoint.address == outcome.served:
-            return endpoint
-    return endpoints[0]
+    before = max(outcome.attempts, 1) - 1
+    return endpoints[:before], endpoints[before % len(endpoints)]

@@ -6,6 +6,7 @@ hash for every few words. Boundaries depend on the position alone, so prompts th
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import msgspec
@@ -41,12 +42,13 @@ class PromptHasher:
     def __init__(self, sizes: BlockSizes | None = None) -> None:
         self.sizes = sizes or BlockSizes()
         sizes = self.sizes
-        self._starts: list[int] = [
+        starts = [
             *range(0, sizes.small_until, sizes.small),
             *range(sizes.small_until, sizes.middle_until, sizes.middle),
         ]
-        self._ends: list[int] = [*self._starts[1:], sizes.middle_until]
-        self._tokens = [(end - start) // BYTES_PER_TOKEN for start, end in zip(self._starts, self._ends, strict=True)]
+        self._ends: list[int] = [*starts[1:], sizes.middle_until]
+        self._cuts: list[slice] = [slice(start, end) for start, end in zip(starts, self._ends, strict=True)]
+        self._tokens: list[int] = [(cut.stop - cut.start) // BYTES_PER_TOKEN for cut in self._cuts]
 
     def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
         """Return the hashes of the whole blocks of the request's prompt; a rest shorter than a block is left out.
@@ -57,16 +59,13 @@ class PromptHasher:
         """
         prompt = request.prompt
         seed = _seed((model or request.model or "", *request.namespace))
-        length = len(prompt)
         digest = xxh3_64_intdigest
         hashes: list[BlockHash] = []
-        for start, end in zip(self._starts, self._ends, strict=True):
-            if end > length:
-                return hashes
-            seed = digest(prompt[start:end], seed)
+        for cut in self._cuts[: bisect_right(self._ends, len(prompt))]:
+            seed = digest(prompt[cut], seed)
             hashes.append(seed)
         large = self.sizes.large
-        for end in range(self.sizes.middle_until + large, length + 1, large):
+        for end in range(self.sizes.middle_until + large, len(prompt) + 1, large):
             seed = digest(prompt[end - large : end], seed)
             hashes.append(seed)
         return hashes

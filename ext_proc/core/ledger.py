@@ -79,6 +79,7 @@ class Ledger:
         self._renewal_timeout = renewal_timeout
         self._renewed = False
         self._loads: dict[int, Load] = {}
+        self._idle = Load()
         self._leases: OrderedDict[str, Lease] = OrderedDict()
 
     def __len__(self) -> int:
@@ -97,9 +98,14 @@ class Ledger:
         """Return what is in flight at a slot; an unknown one has nothing in flight."""
         return self._loads.get(slot) or Load()
 
+    def loads_of(self, endpoints: Sequence[Endpoint]) -> list[Load]:
+        """Return what is in flight at each endpoint; not to be altered."""
+        get, idle = self._loads.get, self._idle
+        return [get(endpoint.slot, idle) for endpoint in endpoints]
+
     @property
     def loads(self) -> dict[int, Load]:
-        """Loads by slot, for strategies to read."""
+        """Loads by slot, to be read only."""
         return self._loads
 
     def take(
@@ -138,7 +144,7 @@ class Ledger:
     def expected_output(self, request: InferenceRequest) -> float:
         """Return the tokens the answer is expected to have: the learnt mean, or the client's limit if lower."""
         limit = request.output_tokens
-        return self.output if limit is None else min(self.output, limit)
+        return self.output if limit is None else max(min(self.output, limit), 0.0)
 
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that a request still runs; False if its lease is unknown."""
@@ -150,11 +156,11 @@ class Ledger:
         self._leases.move_to_end(decision_id)
         return True
 
-    def move(self, lease: Lease, endpoint: Endpoint) -> None:
+    def move(self, lease: Lease, endpoint: Endpoint, now: float) -> None:
         """Carry a running claim over to the endpoint that serves it."""
         load = self.load(endpoint.slot)
         if lease.counted:
-            _release(lease.load, lease.tokens)
+            _release(lease, now)
             load.in_flight += 1
             load.tokens += lease.tokens
         lease.load = load
@@ -164,9 +170,7 @@ class Ledger:
         """End a lease and return it; None if it is unknown or ended already."""
         lease = self._leases.pop(decision_id, None)
         if lease is not None and lease.counted:
-            _release(lease.load, lease.tokens)
-            if not lease.load.in_flight:
-                lease.load.busy_until = min(lease.load.busy_until, now)
+            _release(lease, now)
         return lease
 
     def learn(self, output_tokens: int | None, residence: float) -> None:
@@ -189,6 +193,9 @@ class Ledger:
         return overdue
 
 
-def _release(load: Load, tokens: int) -> None:
+def _release(lease: Lease, now: float) -> None:
+    load = lease.load
     load.in_flight -= 1
-    load.tokens -= tokens
+    load.tokens -= lease.tokens
+    if not load.in_flight:
+        load.busy_until = min(load.busy_until, now)

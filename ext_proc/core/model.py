@@ -192,6 +192,7 @@ class Ending(enum.StrEnum):
     CONNECT_FAILURE = "connect_failure"
     RESET = "reset"
     CUT = "cut"
+    STREAM_ERROR = "stream_error"
     TIMEOUT = "timeout"
     LOCAL = "local"
     LOST = "lost"
@@ -227,5 +228,14 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     request_id: str = ""
 
 
-ILLNESS = frozenset({Ending.SERVER_ERROR, Ending.CONNECT_FAILURE, Ending.RESET, Ending.CUT, Ending.TIMEOUT})
+ILLNESS = frozenset(
+    {
+        Ending.SERVER_ERROR,
+        Ending.CONNECT_FAILURE,
+        Ending.RESET,
+        Ending.CUT,
+        Ending.STREAM_ERROR,
+        Ending.TIMEOUT,
+    }
+)
 """Endings that speak against the engine; a client's error, a busy engine and a lost log entry do not."""

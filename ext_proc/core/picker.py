@@ -110,17 +110,18 @@ class EndpointPicker:
         filters = (*filters, FilterReport("health", len(candidates), len(eligible)))
         nearly_free = request.operation in NEARLY_FREE
         chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, self._model(request))
-        context = self._context(request, chain, now, generator)
+        context = self._context(request, chain, eligible, now, generator)
         name, ranking = self._rank(request, eligible, context)
-        best, reason = self._choose(request, eligible, ranking.costs, context)
+        in_flight = [load.in_flight for load in context.loads]
+        best, reason = self._choose(request, eligible, ranking.costs, in_flight, context)
         places = _cheapest(ranking.costs, best, self.fallbacks)
-        terms = _Terms(eligible, ranking, context)
+        terms = _Terms(eligible, ranking, context.hits, in_flight)
         decision = Decision(
             id=f"{self._instance}-{self._turn:x}",
             endpoints=tuple([eligible[place] for place in places]),
             request=msgspec.structs.replace(request, prompt=b"") if request.prompt else request,
             chain_length=len(chain),
-            hit_tokens=context.hits.get(eligible[best].slot, 0),
+            hit_tokens=context.hits[best],
             reason=reason,
             strategy=name,
             terms=terms,
@@ -170,22 +171,28 @@ class EndpointPicker:
         return request.model or self._registry.snapshot.sole_model
 
     def _context(
-        self, request: InferenceRequest, chain: Sequence[BlockHash], now: float, generator: Generator
+        self,
+        request: InferenceRequest,
+        chain: Sequence[BlockHash],
+        candidates: Sequence[Endpoint],
+        now: float,
+        generator: Generator,
     ) -> Context:
         self._turn += 1
         return Context(
             now=now,
             generator=generator,
-            loads=self._ledger.loads,
-            hits=self._hits(request, chain),
+            loads=self._ledger.loads_of(candidates),
+            hits=self._hits(request, chain, candidates),
             output=self._ledger.expected_output(request),
             residence=self._ledger.residence,
             turn=self._turn,
         )
 
-    def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash]) -> dict[int, int]:
+    def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash], candidates: Sequence[Endpoint]) -> list[int]:
         end, ceiling = self._hasher.end, request.prompt_tokens
-        return self._index.match(chain, lambda blocks: min(end(blocks) // BYTES_PER_TOKEN, ceiling))
+        held = self._index.match(chain, lambda blocks: min(end(blocks) // BYTES_PER_TOKEN, ceiling))
+        return [held.get(endpoint.slot, 0) for endpoint in candidates] if held else [0] * len(candidates)
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
         name, strategy = self.strategies.get(candidates[0].pool, self._spare)
@@ -197,7 +204,12 @@ class EndpointPicker:
         return name, strategy.rank(request, candidates, context)
 
     def _choose(
-        self, request: InferenceRequest, candidates: Sequence[Endpoint], costs: list[float], context: Context
+        self,
+        request: InferenceRequest,
+        candidates: Sequence[Endpoint],
+        costs: list[float],
+        in_flight: list[int],
+        context: Context,
     ) -> tuple[int, str]:
         if len(costs) == 1:
             return 0, "only_candidate"
@@ -206,28 +218,14 @@ class EndpointPicker:
             if tied is not None:
                 return tied, "previous_response"
         lowest = min(costs)
-        if costs.count(lowest) > 1:
-            return self._break_tie(request, candidates, costs, context)
         best = costs.index(lowest)
-        return best, "prefix" if candidates[best].slot in context.hits else "wait"
-
-    def _break_tie(
-        self, request: InferenceRequest, candidates: Sequence[Endpoint], costs: list[float], context: Context
-    ) -> tuple[int, str]:
-        lowest = min(costs)
+        if costs.count(lowest) == 1:
+            return best, "prefix" if context.hits[best] else "wait"
         if request.session:
-            address = self.sessions.address(_session_of(request), context.now)
-            tied = _position(candidates, address)
+            tied = _position(candidates, self.sessions.address(_session_of(request), context.now))
             if tied is not None and costs[tied] == lowest:
                 return tied, "session"
-        in_flight = [load.in_flight for load in context.loads_of(candidates)]
-        fewest = min(n for n, cost in zip(in_flight, costs, strict=True) if cost == lowest)
-        equal = [
-            place
-            for place, (n, cost) in enumerate(zip(in_flight, costs, strict=True))
-            if n == fewest and cost == lowest
-        ]
-        return equal[int(context.generator.random() * len(equal))], "tie"
+        return _fewest(costs, lowest, in_flight, context.generator), "tie"
 
     def _book(
         self, decision: Decision, chain: Sequence[BlockHash], seconds: float, output: float, *, counted: bool
@@ -245,11 +243,13 @@ class _Terms(Sequence[CostTerms]):
 
     __slots__ = ("_candidates", "_hits", "_in_flight", "_ranking")
 
-    def __init__(self, candidates: Sequence[Endpoint], ranking: Ranking, context: Context) -> None:
+    def __init__(
+        self, candidates: Sequence[Endpoint], ranking: Ranking, hits: Sequence[int], in_flight: Sequence[int]
+    ) -> None:
         self._candidates = candidates
         self._ranking = ranking
-        self._hits = context.hits
-        self._in_flight = [load.in_flight for load in context.loads_of(candidates)]
+        self._hits = hits
+        self._in_flight = in_flight
 
     def __len__(self) -> int:
         return len(self._candidates)
@@ -263,16 +263,26 @@ class _Terms(Sequence[CostTerms]):
     def __getitem__(self, position: int | slice) -> CostTerms | Sequence[CostTerms]:
         if isinstance(position, slice):
             return [self[place] for place in range(*position.indices(len(self)))]
-        endpoint, ranking = self._candidates[position], self._ranking
+        ranking = self._ranking
         return CostTerms(
-            endpoint=endpoint,
+            endpoint=self._candidates[position],
             cost=ranking.costs[position],
-            hit_tokens=self._hits.get(endpoint.slot, 0),
+            hit_tokens=self._hits[position],
             queue=ranking.queues[position] if ranking.queues else 0.0,
             prefill=ranking.prefills[position] if ranking.prefills else 0.0,
             memory=ranking.memories[position] if ranking.memories else 0.0,
             in_flight=self._in_flight[position],
         )
+
+
+def _fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
+    """Return one of the positions of the lowest cost: of those with the fewest in flight, any."""
+    equal = [place for place, cost in enumerate(costs) if cost == lowest]
+    counts = [in_flight[place] for place in equal]
+    fewest = min(counts)
+    if counts.count(fewest) < len(equal):
+        equal = [place for place, count in zip(equal, counts, strict=True) if count == fewest]
+    return equal[int(generator.random() * len(equal))]
 
 
 def _cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
@@ -296,12 +306,12 @@ def _checked(ranking: Ranking, candidates: int) -> Ranking:
     Raises:
         ValueError: it has not one finite number for each candidate.
     """
-    ranking.costs = list(ranking.costs)
-    for column in (ranking.costs, ranking.prefills, ranking.queues, ranking.memories):
-        if (column or column is ranking.costs) and (len(column) != candidates or not isfinite(sum(column))):
-            raise ValueError(f"a strategy must give one finite number for each of {candidates} candidates")
-    if ranking.prefills and min(ranking.prefills) < 0:
-        raise ValueError("a strategy must not give a prefill time below 0")
+    ranking.costs = costs = list(ranking.costs)
+    lengths = {len(costs), len(ranking.queues) or candidates, len(ranking.prefills) or candidates}
+    if lengths | {len(ranking.memories) or candidates} != {candidates}:
+        raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
+    if not isfinite(sum(costs)) or not isfinite(sum(ranking.prefills)):
+        raise ValueError("a strategy must give finite numbers")
     return ranking
 
 

@@ -77,8 +77,9 @@ class Child:
             ChildFailed: it ended, or said nothing in time.
         """
         ended = asyncio.create_task(self.failure())
+        waits: set[asyncio.Future[Any]] = {ended, self._announced}
         try:
-            await asyncio.wait({ended, self._announced}, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
             if self._announced.done():
                 return self._announced.result()
             raise ended.result() if ended.done() else self._failed(f"was not ready after {timeout_s:.0f} s")

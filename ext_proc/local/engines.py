@@ -133,7 +133,7 @@ async def _models(session: aiohttp.ClientSession, url: str, address: str) -> tup
             body = await response.read()
         known = read_listing(body).models
     except (aiohttp.ClientError, OSError) as error:
-        raise ConfigError(f"{url} cannot be reached: {error or type(error).__name__}", path="--engine") from None
+        raise ConfigError(f"{url} cannot be reached: {str(error) or type(error).__name__}", path="--engine") from None
     except ListingError as error:
         raise ConfigError(f"{url} does not list its models at /v1/models ({error.reason})", path="--engine") from None
     return tuple(entry["id"] for entry in msgspec.json.decode(body)["data"] if entry.get("id") in known)

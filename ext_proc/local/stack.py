@@ -11,16 +11,18 @@ from pathlib import Path
 from typing import Any, Final, Self, TypeVar
 
 import aiohttp
-import msgspec
 import yaml
 
 from ext_proc.bootstrap import EnvoyOptions
+from ext_proc.bootstrap.binary import find_envoy
+from ext_proc.bootstrap.names import LISTENER, PROCESSORS
 from ext_proc.core.errors import ConfigError
 from ext_proc.local.child import Child, ChildFailed, describe, failed, kvpicker
 from ext_proc.local.engines import Engine, find_given, start_simulated
-from ext_proc.local.entry import DIRECT, ENTRY, entry_config
-from ext_proc.local.envoy import EnvoyProcess, find_envoy
+from ext_proc.local.entry import DIRECT, entry_config
+from ext_proc.local.envoy import EnvoyProcess
 from ext_proc.local.lifeline import Lifeline
+from ext_proc.local.options import StackOptions
 from ext_proc.local.steps import Steps
 from ext_proc.sim.engine import EngineOptions, SimEngine
 
@@ -31,27 +33,10 @@ PROBE: Final = "kvpicker-probe"
 
 READY_TIMEOUT: Final = 30.0
 POLL_INTERVAL: Final = 0.05
+SETTLE: Final = 0.5
 ENVOY_WORKERS: Final = 2
 
 _T = TypeVar("_T")
-
-
-class StackOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """What an operator may choose about the stack.
-
-    Attributes:
-        port: where Envoy listens; 0 takes a free one.
-        engines: URLs of the user's engines; empty starts simulated ones.
-        strategy: name of the strategy.
-        envoy: path or name of the Envoy binary; None looks for one.
-        parent: where the private folder is made; None takes the system's place for temporary files.
-    """
-
-    port: int = 8080
-    engines: tuple[str, ...] = ()
-    strategy: str = "least-wait"
-    envoy: str | None = None
-    parent: Path | None = None
 
 
 class Stack:
@@ -120,6 +105,9 @@ class Stack:
         watching = asyncio.create_task(self._failure())
         try:
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done() and working.exception() is not None:
+                # The work often notices first, by a broken connection; the process's own end says more.
+                await asyncio.wait({watching}, timeout=SETTLE)
             if watching.done():
                 raise watching.result()
             return await working
@@ -167,13 +155,14 @@ class Stack:
             processors=(processor,),
             endpoints_file=str(self._endpoints_file),
         )
-        config = entry_config(options, self._probe or "")
         with self._steps.step("starting Envoy"):
+            # In a thread, because it imports much: signals must be heard meanwhile.
+            config = await asyncio.to_thread(entry_config, options, self._probe or "")
             envoy = EnvoyProcess(config, self.binary, concurrency=ENVOY_WORKERS, parent=lifeline.folder)
             self._envoy = await stack.enter_async_context(envoy)
             lifeline.watch(envoy.pid)
             stack.callback(lifeline.forget, envoy.pid)
-            self.url = f"http://{HOST}:{await envoy.port(ENTRY)}"
+            self.url = f"http://{HOST}:{await envoy.port(LISTENER)}"
             self.direct_url = f"http://{HOST}:{await envoy.port(DIRECT)}"
 
     @property
@@ -226,7 +215,7 @@ class Stack:
 
     async def _envoy_sees_kvpicker(self) -> bool:
         assert self._envoy is not None  # noqa: S101 - started before
-        healthy = "cluster.kvpicker_processors.membership_healthy"
+        healthy = f"cluster.{PROCESSORS}.membership_healthy"
         return (await self._envoy.stats(healthy)).get(healthy, 0) > 0
 
     async def _probe_is_gone(self) -> bool:
@@ -243,7 +232,7 @@ async def poll(condition: Callable[[], Awaitable[bool]], complaint: str, timeout
     """
     try:
         async with asyncio.timeout(timeout_s):
-            while not await condition():
+            while not await condition():  # noqa: ASYNC110 - another process changes it
                 await asyncio.sleep(POLL_INTERVAL)
     except TimeoutError:
         raise ChildFailed(f"{complaint} within {timeout_s:.0f} s") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -59,7 +60,7 @@ def decode_object(body: bytes) -> dict[str, Any]:
         ApiError: the body is not JSON, or not an object (400).
     """
     try:
-        data = msgspec.json.decode(body)
+        data = msgspec.json.decode(body.removeprefix(codecs.BOM_UTF8))
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise bad_request(f"the body is not JSON: {error}") from error
     if not isinstance(data, dict):
@@ -152,6 +153,7 @@ def _openai_ask(data: dict[str, Any], prompts: tuple[bytes, ...], limit: int | N
         data,
         prompts,
         limit,
+        choices=integer(data, "n", 1, MAX_CHOICES) or 1,
         include_usage=options.get("include_usage") is True,
         continuous_usage=options.get("continuous_usage_stats") is True,
     )
@@ -164,6 +166,7 @@ def _common(
     *,
     include_usage: bool,
     continuous_usage: bool = False,
+    choices: int = 1,
 ) -> Ask:
     stream, salt = data.get("stream"), data.get("cache_salt")
     if stream is not None and not isinstance(stream, bool):
@@ -172,7 +175,7 @@ def _common(
         raise bad_request("cache_salt must be a non-empty string", "cache_salt")
     return Ask(
         prompts,
-        choices=integer(data, "n", 1, MAX_CHOICES) or 1,
+        choices=choices,
         max_tokens=limit,
         exact=data.get("ignore_eos") is True,
         min_tokens=integer(data, "min_tokens", 0) or 0,

@@ -25,7 +25,9 @@ from ext_proc.sim.server import EngineServer
 
 __all__ = ["EngineOptions", "SimEngine", "add_arguments", "run"]
 
-SHUTDOWN_SECONDS = 1.0
+SHUTDOWN_SECONDS = 0.2
+"""Seconds that running requests have to end by themselves when the engine stops."""
+
 BACKLOG = 1024
 
 
@@ -77,7 +79,7 @@ class SimEngine:
             await self._runner.cleanup()
 
     async def refuse(self, seconds: float) -> None:
-        """Refuse connections for that long: no listening socket, and kept-alive connections close as soon as they are idle."""
+        """Refuse connections for that long; connections that exist close as soon as they are idle."""
         if self._runner is None or self._site is None:
             return
         await self._site.stop()

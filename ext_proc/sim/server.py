@@ -49,7 +49,7 @@ class EngineServer:
         self.admin = admin
         self.driver = admin.driver
         self.name = options.name
-        self.busy: set[web.RequestHandler[web.BaseRequest]] = set()
+        self.busy: set[web.RequestHandler] = set()
         self._started = int(time.time())
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -85,9 +85,12 @@ def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
     status = entry.response.response_code.value
     # A look-up by [] would add the namespace, hence `get`.
     usage = namespaces.get(USAGE_NAMESPACE)
+    ending = _ending(entry, status)
+    if ending is Ending.OK and usage is not None and usage.fields["failed"].bool_value:
+        ending = Ending.STREAM_ERROR
     return Outcome(
         decision_id=identity,
-        ending=_ending(entry, status),
+        ending=ending,
         status=status,
         served=_served(common),
         attempts=max(common.upstream_request_attempt_count, 1),

@@ -88,11 +88,13 @@ def parse(
         head: what the headers say.
         body: the body's bytes as the client sent them, or their beginning.
         complete: False if `body` is only the beginning.
-        inspect_bytes: bound on the decoded size of a compressed body; its beginning is used.
+        inspect_bytes: bound on what is read, before and after decompression; of more the beginning is used.
 
     Of a truncated body the beginning is used. Members behind the cut do not exist then, so a body that carries
     its tools, system prompt or cache_salt behind the messages has another key than the whole of it.
     """
+    if len(body) > inspect_bytes:
+        body, complete = body[:inspect_bytes], False
     if head.content_encoding:
         coding = encodings.coding(head.content_encoding)
         if coding is None:

@@ -5,12 +5,12 @@ point group `kvpicker.strategies`:
 
     class Quiet:
         def rank(self, request, candidates, context):
-            return Ranking([context.load(endpoint).in_flight for endpoint in candidates])
+            return Ranking([load.in_flight for load in context.loads])
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
@@ -19,7 +19,6 @@ from ext_proc.core.ledger import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
 
 GROUP = "kvpicker.strategies"
-_IDLE = Load()
 
 
 class Generator(Protocol):
@@ -51,8 +50,8 @@ class Context(msgspec.Struct):
     Attributes:
         now: monotonic seconds.
         generator: the seeded source of randomness.
-        loads: work in flight by slot.
-        hits: prompt tokens that the index believes each slot holds; slots that hold none are left out.
+        loads: work in flight, one per candidate; not to be altered.
+        hits: prompt tokens that the index believes to be cached, one per candidate.
         output: expected output tokens of the request.
         residence: expected seconds from dispatch to end.
         turn: a number that grows by one with each decision.
@@ -60,20 +59,11 @@ class Context(msgspec.Struct):
 
     now: float
     generator: Generator
-    loads: Mapping[int, Load]
-    hits: Mapping[int, int]
+    loads: Sequence[Load]
+    hits: Sequence[int]
     output: float
     residence: float
     turn: int
-
-    def load(self, endpoint: Endpoint) -> Load:
-        """Return the work in flight at an endpoint."""
-        return self.loads.get(endpoint.slot, _IDLE)
-
-    def loads_of(self, candidates: Sequence[Endpoint]) -> list[Load]:
-        """Return the work in flight at each candidate."""
-        get = self.loads.get
-        return [get(endpoint.slot, _IDLE) for endpoint in candidates]
 
 
 class Strategy(Protocol):

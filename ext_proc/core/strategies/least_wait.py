@@ -17,12 +17,13 @@ prefix draws all traffic to one endpoint. The q factor makes a backlogged fleet 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import add
 from typing import ClassVar
 
 import msgspec
 
+from ext_proc.core.ledger import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context, Ranking
 
@@ -61,31 +62,35 @@ class LeastWait:
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
         """Price each candidate in seconds until the first token."""
         # Column by column: with hundreds of candidates this takes two thirds of the time of a loop over them.
-        now, residence = context.now, context.residence
-        claim = request.prompt_tokens + context.output
-        loads = context.loads_of(candidates)
-        prefills = self._prefills(request.prompt_tokens, candidates, context.hits)
+        now, loads = context.now, context.loads
         queues = [until - now if (until := load.busy_until) > now else 0.0 for load in loads]
-        memories = [
-            (load.tokens - room) * residence / (load.tokens or 1)
-            if (size := endpoint.kv_tokens) is not None and load.tokens > (room := _USABLE_MEMORY * size - claim)
-            else 0.0
-            for endpoint, load in zip(candidates, loads, strict=True)
-        ]
-        factor = 1 + min(_BACKLOG_CAP, *map(add, queues, memories))
+        prefills = self._prefills(request.prompt_tokens, candidates, context.hits)
+        memories = _memories(request.prompt_tokens + context.output, context.residence, candidates, loads)
+        waits = list(map(add, queues, memories)) if any(memories) else queues
+        backlog = min(waits)
+        factor = 1 + min(_BACKLOG_CAP, backlog)
         full = _INTERFERENCE_CAP
         costs = [
-            queue + prefill * (factor + _INTERFERENCE * (n if (n := load.in_flight) < full else full)) + memory
-            for queue, prefill, memory, load in zip(queues, prefills, memories, loads, strict=True)
+            wait + prefill * (factor + _INTERFERENCE * (n if (n := load.in_flight) < full else full))
+            for wait, prefill, load in zip(waits, prefills, loads, strict=True)
         ]
         return Ranking(costs, queues, prefills, memories)
 
-    def _prefills(self, length: int, candidates: Sequence[Endpoint], hits: Mapping[int, int]) -> list[float]:
+    def _prefills(self, length: int, candidates: Sequence[Endpoint], hits: Sequence[int]) -> list[float]:
         """Return the own prefill seconds (S) at each candidate."""
         rate, attention = self._parameters.prefill_rate, self._parameters.attention_tokens
         work: dict[int, float] = {}
-        for hit in {0, *hits.values()}:
+        for hit in set(hits):
             uncached = max(length - hit, _LEAST_UNCACHED)
             work[hit] = uncached * (1 + (length - uncached / 2) / attention)
-        held = hits.get
-        return [work[held(endpoint.slot, 0)] / (endpoint.prefill_rate or rate) for endpoint in candidates]
+        return [work[hit] / (endpoint.prefill_rate or rate) for hit, endpoint in zip(hits, candidates, strict=True)]
+
+
+def _memories(claim: float, residence: float, candidates: Sequence[Endpoint], loads: Sequence[Load]) -> list[float]:
+    """Return the seconds of waiting for KV memory (K) at each candidate; 0 where its size is unknown."""
+    return [
+        excess * residence / (load.tokens or 1)
+        if (size := endpoint.kv_tokens) and (excess := load.tokens + claim - _USABLE_MEMORY * size) > 0
+        else 0.0
+        for endpoint, load in zip(candidates, loads, strict=True)
+    ]

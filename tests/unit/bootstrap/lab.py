@@ -21,8 +21,9 @@ from envoy_data_plane.google.protobuf import Struct
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
-from ext_proc.bootstrap.clusters import EXT_PROC_SERVICE
-from ext_proc.local.envoy import EnvoyProcess, find_envoy
+from ext_proc.bootstrap.binary import find_envoy
+from ext_proc.bootstrap.names import EXT_PROC_SERVICE
+from ext_proc.local.envoy import EnvoyProcess
 
 Script = Callable[[ext_proc.ProcessingRequest], ext_proc.ProcessingResponse | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -204,9 +205,7 @@ def plain(struct: Struct) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def running(
-    engines: int = 1, processors_and: tuple[str, ...] = (), **options: Any
-) -> AsyncIterator[Gateway]:
+async def running(engines: int = 1, processors_and: tuple[str, ...] = (), **options: Any) -> AsyncIterator[Gateway]:
     """A gateway whose picker names the first engine; `processors_and` are further processors."""
     picker, pool = Picker(), [Engine() for _ in range(engines)]
     for server in (picker, *pool):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,8 @@ from envoy_data_plane.envoy.service.ext_proc import v3 as ext_proc
 from envoy_data_plane.envoy.type import v3 as envoy_type
 from envoy_data_plane.google.protobuf import Struct
 
-from ext_proc.local.envoy_config import EMPTY_POOL
-from tests.unit.bootstrap.lab import Gateway, pick, running
+from ext_proc.bootstrap.command import EMPTY_POOL
+from tests.unit.bootstrap.lab import Gateway, pick, running, until
 
 pytestmark = pytest.mark.envoy
 
@@ -76,6 +77,28 @@ async def test_wrong_answer(closed: Gateway) -> None:
     assert await refusal(closed, CHAT) == (503, PICKER_GONE[CHAT])
 
 
+@pytest.mark.parametrize("mode", ["open", "closed"])
+async def test_streams_outlive_the_picker(mode: str) -> None:
+    """A stream that has begun runs to its end although the picker dies, whatever the failure mode."""
+    gone = asyncio.Event()
+
+    async def stream(request: web.BaseRequest) -> web.StreamResponse:
+        response = web.StreamResponse(headers={"content-type": "text/event-stream"})
+        await response.prepare(request)
+        await response.write(b"data: 1\n\n")
+        await gone.wait()
+        await response.write(b"data: 2\n\n")
+        return response
+
+    async with running(failure_mode=mode) as gateway:
+        gateway.engine.handler = stream
+        answer = asyncio.create_task(gateway.post())
+        await until(lambda: gateway.engine.requests)
+        await gateway.picker.stop()
+        gone.set()
+        assert (await answer)[2] == b"data: 1\n\ndata: 2\n\n"
+
+
 NOBODY = {CHAT: openai("no_ready_endpoint", "server_error"), MESSAGES: anthropic("overloaded_error")}
 
 
@@ -132,7 +155,7 @@ def shed(request: ext_proc.ProcessingRequest) -> ext_proc.ProcessingResponse:
 
 @pytest.mark.parametrize("path", [CHAT, MESSAGES], ids=["openai", "anthropic"])
 async def test_refusal(gateway: Gateway, path: str) -> None:
-    """A refusal that kvpicker has shaped itself passes byte for byte, with its headers, and is logged with its reason."""
+    """A refusal that kvpicker has shaped itself passes as it is, with its headers, and is logged with its reason."""
     gateway.picker.script = shed
     status, headers, body = await gateway.post(path)
     assert (status, headers["retry-after"], body) == (429, "7", b'{"own": "%20 shape"}')

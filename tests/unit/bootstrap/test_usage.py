@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from ext_proc.bootstrap.usage import USAGE_NAMESPACE
+from ext_proc.bootstrap.names import USAGE_NAMESPACE
 from tests.unit.bootstrap.lab import Gateway, Handler
 
 pytestmark = pytest.mark.envoy
@@ -25,14 +26,15 @@ def event(data: Any, end: str = "\n\n") -> bytes:
     return f"data: {json.dumps(data)}{end}".encode()
 
 
-def answers(*chunks: bytes, kind: str = "text/event-stream") -> Handler:
-    """An engine that answers in chunks."""
+def answers(*chunks: bytes, kind: str = "text/event-stream", pause: float = 0) -> Handler:
+    """An engine that answers in chunks, with a pause between them that keeps them apart on the way."""
 
     async def handler(request: web.BaseRequest) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-type": kind})
         await response.prepare(request)
         for chunk in chunks:
             await response.write(chunk)
+            await asyncio.sleep(pause)
         return response
 
     return handler
@@ -79,7 +81,6 @@ STREAMS = {
     "bare cr": ([event({"usage": OPENAI}, "\r\r"), b"data: [DONE]\r\r"], READ_OPENAI),
     "no space": ([b'data:{"usage":{"prompt_tokens":2}}  \n\n', b"data:[DONE] \r\n\r\n"], {"prompt": 2}),
     "no last newline": ([event({"choices": []}), event({"usage": OPENAI}, "")], READ_OPENAI),
-    "byte by byte": ([bytes([byte]) for byte in event({"usage": OPENAI})], READ_OPENAI),
     "counted on": (
         [event({"usage": {"prompt_tokens": 9, "completion_tokens": n}}) for n in range(4)],
         {"prompt": 9, "completion": 3},
@@ -112,6 +113,14 @@ STREAMS = {
 async def test_stream(gateway: Gateway, chunks: list[bytes], expected: dict[str, Any]) -> None:
     """Usage is read from a stream, however it is framed and cut; so are errors that come after a 200."""
     assert await read(gateway, answers(*chunks), b"".join(chunks)) == expected
+
+
+@pytest.mark.parametrize("kind", ["text/event-stream", "application/json"])
+async def test_byte_by_byte(gateway: Gateway, kind: str) -> None:
+    """Usage is read from an answer that arrives in single bytes, also where a cut goes through a letter."""
+    body = 'data: {"delta": "žluťoučký 😀", "usage": {"prompt_tokens": 11, "completion_tokens": 6}}\n\n'.encode()
+    chunks = [bytes([byte]) for byte in body]
+    assert await read(gateway, answers(*chunks, kind=kind, pause=0.001), body) == {"prompt": 11, "completion": 6}
 
 
 SCALARS = ["null", "true", "5", '"token"', "[]", "{", "{}", "", "[DONE]", "NaN", "[" * 50_000]

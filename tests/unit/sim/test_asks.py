@@ -46,6 +46,11 @@ def test_a_field_of_the_wrong_type_is_the_clients_fault(fields: dict[str, Any]) 
     assert (caught.value.status, caught.value.param) == (400, next(iter(fields)))
 
 
+def test_a_byte_order_mark_does_no_harm() -> None:
+    """Like Python's own JSON reader, the engine skips a byte order mark."""
+    assert decode_object(b'\xef\xbb\xbf{"a":1}') == {"a": 1}
+
+
 def test_max_completion_tokens_is_the_modern_name() -> None:
     """OpenAI's later name of the limit goes before the older one."""
     ask = read_chat({"messages": MESSAGES, "max_tokens": 5, "max_completion_tokens": 7})

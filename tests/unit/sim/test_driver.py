@@ -62,12 +62,13 @@ async def test_a_quiet_inbox_hears_of_the_end_only() -> None:
 
 
 async def test_time_is_divided_by_the_speed() -> None:
-    """The same work takes the modelled time divided by the speed, and never less."""
-    driver, _ = make(speed=4)
+    """The same work takes about the modelled time divided by the speed, and never less."""
+    driver, _ = make(speed=50)
     inbox, start = Inbox(quiet=True), asyncio.get_running_loop().time()
-    driver.start(SimSequence(1000, 10), inbox, 0, "stop")
+    driver.start(SimSequence(1000, 200), inbox, 0, "stop")
     await collect(inbox)
-    assert asyncio.get_running_loop().time() - start >= 10 * PRESETS["h100-8b"].a / 4
+    modelled = 200 * PRESETS["h100-8b"].a
+    assert modelled / 50 <= asyncio.get_running_loop().time() - start < modelled
 
 
 async def test_an_infinite_speed_never_waits() -> None:

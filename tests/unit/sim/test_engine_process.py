@@ -45,6 +45,17 @@ def test_it_prints_its_address_and_stops_cleanly(number: signal.Signals) -> None
     assert (engine.returncode, errors) == (0, "")
 
 
+def test_a_running_stream_does_not_hold_it_up() -> None:
+    """Stopping takes about a second at most, also in the middle of a long answer."""
+    body = b'{"messages":[{"role":"user","content":"x"}],"stream":true}'
+    with process("--speed", "0.01") as (engine, address):
+        stream = urllib.request.urlopen(f"http://{address}/v1/chat/completions", body, timeout=10)
+        engine.terminate()
+        _, errors = engine.communicate(timeout=5)
+        stream.close()
+    assert (engine.returncode, errors) == (0, "")
+
+
 def test_a_busy_port_is_a_clear_error() -> None:
     """An address that is in use ends the process with a sentence, not a traceback."""
     with process() as (_, address), process("--port", address.split(":")[1]) as (engine, _):

@@ -100,6 +100,17 @@ chains = st.integers(0, 3).flatmap(
 )
 
 
+@given(st.lists(chains, max_size=30))
+def test_passing_through_leaves_what_a_whole_life_leaves(sequences: list[list[int]]) -> None:
+    """The short way through the cache keeps and evicts the same blocks as the long one."""
+    short, long = PrefixCache(8), PrefixCache(8)
+    for chain in sequences:
+        assert short.pass_through(chain, len(chain))
+        long.release(run(long, chain))
+        assert short.cached == long.cached
+        assert [short.match(one, 6) for one in sequences] == [long.match(one, 6) for one in sequences]
+
+
 @given(st.lists(st.tuples(chains, st.sampled_from(["keep", "release", "pass", "drop"])), max_size=40))
 def test_memory_is_never_overcommitted_and_never_lost(steps: list[tuple[list[int], str]]) -> None:
     """Whatever happens, all blocks fit into the capacity, and all are free when nobody holds any."""

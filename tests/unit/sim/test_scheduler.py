@@ -127,6 +127,20 @@ def test_the_youngest_pays_when_memory_runs_out() -> None:
     assert young.preemptions == scheduler.statistics.preemptions > 0
 
 
+def test_a_preempted_sequence_waits_in_front() -> None:
+    """Whose memory was taken is served before those that have not run yet."""
+    scheduler = make(kv_tokens=320)
+    old, young, late = (sequence(112, 96, family) for family in (1, 2, 3))
+    for one in (old, young, late):
+        scheduler.submit(one, 0.0)
+    now = 0.0
+    while not young.preemptions:
+        step = scheduler.plan(now) or pytest.fail("no step")
+        now += step.seconds
+        scheduler.complete(step, now)
+    assert list(scheduler.waiting) == [young, late]
+
+
 @pytest.mark.parametrize("steps", [0, 1, 3], ids=["waiting", "prefilled", "decoding"])
 def test_an_aborted_sequence_frees_its_memory(steps: int) -> None:
     """A client that leaves costs nothing more, whatever its request was doing."""

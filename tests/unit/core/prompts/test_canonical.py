@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 if TYPE_CHECKING:
@@ -160,6 +160,7 @@ def _meaning(messages: list[dict[str, Any]]) -> list[Any]:
     return meaning
 
 
+@settings(deadline=None)
 @given(CONVERSATIONS, CONVERSATIONS)
 def test_keys_are_equal_only_for_equal_conversations(read: Read, one: list[Any], other: list[Any]) -> None:
     """Framing is unambiguous: no content imitates a boundary."""
@@ -167,6 +168,7 @@ def test_keys_are_equal_only_for_equal_conversations(read: Read, one: list[Any],
     assert same == (_meaning(one) == _meaning(other))
 
 
+@settings(deadline=None)
 @given(CONVERSATIONS, CONVERSATIONS)
 def test_a_further_message_only_appends(read: Read, turns: list[Any], more: list[Any]) -> None:
     """The key of a conversation is a beginning of the key of its continuation."""

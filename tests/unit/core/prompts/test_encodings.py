@@ -8,7 +8,7 @@ import zlib
 import brotli
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_proc.core.prompts.encodings import Ending, coding, decode
@@ -82,6 +82,7 @@ def test_what_is_not_encoded_is_broken(name: str) -> None:
     assert decode(name, b'{"model":"a"}' * 9, 1_000_000).ending is Ending.BROKEN
 
 
+@settings(deadline=None)
 @given(st.sampled_from(NAMES), st.binary(max_size=200), st.integers(0, 300))
 def test_garbage_never_raises(name: str, garbage: bytes, position: int) -> None:
     """Damage at any place gives some ending."""

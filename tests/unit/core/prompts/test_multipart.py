@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_proc.core.prompts.multipart import form_field
@@ -57,6 +57,7 @@ def test_an_unquoted_name_and_the_last_of_two_count() -> None:
     assert form_field(TYPE, MODEL + again + END, "model") == "acme/other"
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=300), st.text(max_size=50))
 def test_no_form_is_too_odd(body: bytes, boundary: str) -> None:
     """Any bytes under any boundary give a value or none."""

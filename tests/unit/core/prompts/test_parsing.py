@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import brotli
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_proc.core.model import InferenceRequest, Operation, Unhashed
@@ -70,6 +70,7 @@ def test_reported_bodies_are_understood(case: BodyCase) -> None:
     assert _understand(case) == request
 
 
+@settings(deadline=None)
 @given(st.sampled_from(PATHS), BODIES, st.booleans(), st.integers(0, 400))
 def test_values_of_any_type_are_tolerated(
     read: Read, path: str, body: dict[str, Any], complete: bool, cut: int
@@ -82,6 +83,7 @@ def test_values_of_any_type_are_tolerated(
     assert all(part.encode() for part in request.namespace)
 
 
+@settings(deadline=None)
 @given(
     st.sampled_from(PATHS),
     st.binary(max_size=80),
@@ -94,6 +96,7 @@ def test_no_bytes_are_too_odd(read: Read, path: str, body: bytes, complete: bool
         assert read(path, data, complete=complete, content_encoding=encoding).operation
 
 
+@settings(deadline=None)
 @given(BODIES, st.integers(0, 300), st.binary(min_size=1, max_size=3))
 def test_damaged_json_is_tolerated(read: Read, body: dict[str, Any], position: int, damage: bytes) -> None:
     """JSON with some bytes replaced gives an answer."""
@@ -134,6 +137,7 @@ def test_the_key_of_a_cut_body_is_a_beginning_of_the_whole_key(read: Read, ascii
             assert whole.startswith(_without_unfinished(request.prompt))
 
 
+@settings(deadline=None)
 @given(st.text(min_size=1), st.booleans())
 def test_cut_text_is_shared_to_the_last_character(read: Read, text: str, ascii_only: bool) -> None:
     """Where the cut falls into a message's text, the whole key of the cut body is shared."""

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_proc.core.prompts.repair import repair, top_level_string
@@ -35,6 +35,7 @@ def _is_beginning(part: Any, whole: Any) -> bool:
     return bool(part == whole)
 
 
+@settings(deadline=None)
 @given(OBJECTS, st.booleans(), st.sampled_from([None, 1]))
 def test_a_text_cut_at_any_byte_is_json_again(value: dict[str, Any], ascii_only: bool, indent: int | None) -> None:
     """Each beginning of an object becomes an object that says nothing else than the whole."""
@@ -43,6 +44,7 @@ def test_a_text_cut_at_any_byte_is_json_again(value: dict[str, Any], ascii_only:
         assert _is_beginning(msgspec.json.decode(repair(body[:end])), value)
 
 
+@settings(deadline=None)
 @given(OBJECTS)
 def test_a_whole_text_stays_as_it_is(value: dict[str, Any]) -> None:
     """Nothing is missing, so nothing is changed."""
@@ -81,6 +83,7 @@ def test_half_a_name_is_left_out() -> None:
     assert repair(b'{"input":"acme/ch', names) == b'{"input":"acme/ch"}'
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_are_too_odd_to_repair(garbage: bytes) -> None:
     """What was no JSON before the cut gives some bytes and no error."""

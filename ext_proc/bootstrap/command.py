@@ -11,10 +11,9 @@ from pathlib import Path
 
 import msgspec
 
-from ext_proc.bootstrap import EnvoyOptions, to_yaml
-from ext_proc.bootstrap.clusters import ENDPOINTS
-from ext_proc.core.errors import ConfigError
-from ext_proc.local.envoy import find_envoy, validate
+from ext_proc.bootstrap.binary import find_envoy, validate
+from ext_proc.bootstrap.names import ENDPOINTS
+from ext_proc.bootstrap.options import EnvoyOptions
 
 PROFILES = ("lean",)
 
@@ -63,15 +62,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print or write the configuration; returns 1, with the reason on stderr, if it cannot be used."""
-    try:
-        options = _options(arguments)
-        text = to_yaml(options, command=_command(arguments, options))
-        if arguments.check:
-            check(options, find_envoy(arguments.envoy))
-    except ConfigError as error:
-        sys.stderr.write(f"kvpicker envoy-config: {error}\n")
-        return 1
+    """Print or write the configuration and return 0; raises ConfigError, with nothing written, if it cannot be used."""
+    from ext_proc.bootstrap.document import to_yaml  # noqa: PLC0415  the typed messages take half a second to import
+
+    options = _options(arguments)
+    text = to_yaml(options, command=_command(arguments, options))
+    if arguments.check:
+        check(options, find_envoy(arguments.envoy))
     if arguments.output:
         arguments.output.write_text(text, encoding="utf-8")
     else:
@@ -84,6 +81,8 @@ def check(options: EnvoyOptions, binary: Path) -> None:
 
     Envoy insists on an EDS file, which need not exist on the machine that renders: a missing one is stood in for.
     """
+    from ext_proc.bootstrap.document import to_yaml  # noqa: PLC0415  as above
+
     with tempfile.TemporaryDirectory(prefix="kvpicker-") as folder:
         if not options.endpoints and not Path(options.endpoints_file).exists():
             stand_in = Path(folder, "eds.json")

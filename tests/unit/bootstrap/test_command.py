@@ -1,0 +1,57 @@
+"""The command `kvpicker envoy-config`."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ext_proc.bootstrap.command import add_arguments, run
+from ext_proc.core.errors import ConfigError
+
+
+def call(*arguments: str) -> int:
+    """Run the command."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    return run(parser.parse_args(arguments))
+
+
+def test_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without --output the configuration goes to stdout, headed by the command that renders it again."""
+    assert call("--processor", "unix:/run/kv picker.sock", "--retries", "1", "--admin", "none") == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    command = "kvpicker envoy-config --profile lean --processor 'unix:/run/kv picker.sock' --admin none --retries 1"
+    assert first == f"# Rendered by: {command}"
+
+
+def test_bad_option(tmp_path: Path) -> None:
+    """An option that cannot be used is an error that names it, and nothing is written."""
+    file = tmp_path / "envoy.yaml"
+    with pytest.raises(ConfigError, match="listen: 'nowhere' is neither host:port nor unix:/path"):
+        call("--listen", "nowhere", "--output", str(file))
+    assert not file.exists()
+
+
+@pytest.mark.envoy
+def test_check_reports_envoys_complaint(tmp_path: Path) -> None:
+    """--check fails with Envoy's own words, and nothing is written."""
+    file = tmp_path / "envoy.yaml"
+    with pytest.raises(ConfigError, match=r"Envoy refuses it: .*message_timeout"):
+        call("--message-timeout", "4000", "--check", "--output", str(file))
+    assert not file.exists()
+
+
+def test_check_without_envoy() -> None:
+    """--check with a missing binary says which."""
+    with pytest.raises(ConfigError, match="no executable file '/nowhere/envoy'"):
+        call("--check", "--envoy", "/nowhere/envoy")
+
+
+def test_light_import() -> None:
+    """Declaring the command does not import Envoy's typed messages."""
+    code = "import sys, ext_proc.bootstrap; sys.exit('envoy_data_plane' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,120 @@
+"""The rendered configurations equal the goldens, and a real Envoy takes them."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ext_proc.bootstrap import EnvoyOptions, render, to_yaml
+from ext_proc.bootstrap.binary import find_envoy
+from ext_proc.bootstrap.command import add_arguments, check, run
+from ext_proc.core.errors import ConfigError
+
+GOLDENS = sorted(Path(__file__).parents[3].joinpath("envoy").glob("*.yaml"))
+
+
+def rendered(command: str, tmp_path: Path, *more: str) -> tuple[int, str]:
+    """Exit code and output of a `kvpicker envoy-config` command."""
+    parser = argparse.ArgumentParser()
+    add_arguments(parser)
+    file = tmp_path / "envoy.yaml"
+    arguments = shlex.split(command)[2:]
+    code = run(parser.parse_args([*arguments, *more, "--output", str(file)]))
+    return code, file.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.name)
+def test_golden(golden: Path, tmp_path: Path) -> None:
+    """The command in a golden's first line renders that golden."""
+    text = golden.read_text(encoding="utf-8")
+    command = text.splitlines()[0].removeprefix("# Rendered by: ")
+    assert rendered(command, tmp_path) == (0, text)
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.name)
+def test_golden_is_valid(golden: Path, tmp_path: Path) -> None:
+    """A real Envoy takes each golden."""
+    command = golden.read_text(encoding="utf-8").splitlines()[0].removeprefix("# Rendered by: ")
+    assert rendered(command, tmp_path, "--check")[0] == 0
+
+
+def test_goldens_exist() -> None:
+    """There is a golden per way of failing."""
+    assert [path.name for path in GOLDENS] == ["lean-fail-closed.yaml", "lean.yaml"]
+
+
+VARIATIONS: dict[str, dict[str, Any]] = {
+    "defaults": {},
+    "unix sockets": {"processors": ("unix:/run/a.sock", "unix:/run/b.sock"), "admin": "unix:/run/admin.sock"},
+    "names": {"processors": ("kvpicker-0.kvpicker:9002", "kvpicker-1.kvpicker:9002")},
+    "ipv6": {"listen": "[::1]:8080", "endpoints": ("[fd00::10]:8000",)},
+    "no admin": {"admin": None},
+    "small": {"body_limit": 1000, "retries": 0, "log_buffer": 1, "message_timeout": 0.2},
+}
+
+
+@pytest.mark.envoy
+@pytest.mark.parametrize("options", VARIATIONS.values(), ids=VARIATIONS.keys())
+def test_variation_is_valid(options: dict[str, Any]) -> None:
+    """A real Envoy takes every kind of option."""
+    check(EnvoyOptions(**options), find_envoy())
+
+
+def test_yaml_is_the_rendered_data() -> None:
+    """The YAML holds the rendered data in the same order, without anchors."""
+    text = to_yaml(EnvoyOptions())
+    assert list(yaml.safe_load(text)) == list(render(EnvoyOptions()))
+    assert yaml.safe_load(text) == render(EnvoyOptions())
+    assert "&id" not in text
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "no processor": ({"processors": ()}, "processors: name at least one kvpicker process"),
+    "twice": ({"processors": ("a:1", "a:1")}, "processors: an address stands twice"),
+    "mode": ({"failure_mode": "ajar"}, "failure_mode: `open` or `closed` expected, not 'ajar'"),
+    "no port": ({"listen": "10.0.0.1"}, "listen: '10.0.0.1' is neither host:port nor unix:/path"),
+    "large port": ({"listen": "10.0.0.1:65536"}, "listen: '10.0.0.1:65536' is neither host:port nor unix:/path"),
+    "bare ipv6": ({"listen": "::1:80"}, "listen: '::1:80': put an IPv6 address in brackets"),
+    "name": ({"endpoints": ("engine:80",)}, "endpoints: 'engine:80': override_host knows ip:port only"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED.keys())
+def test_refused(options: dict[str, Any], message: str) -> None:
+    """An option that cannot work is refused by its name."""
+    with pytest.raises(ConfigError) as caught:
+        render(EnvoyOptions(**options))
+    assert str(caught.value) == message
+
+
+def cluster(name: str, options: EnvoyOptions) -> dict[str, Any]:
+    """One cluster of the rendered configuration."""
+    found: dict[str, Any] = next(
+        entry for entry in render(options)["static_resources"]["clusters"] if entry["name"] == name
+    )
+    return found
+
+
+def test_discovery_by_kind_of_address() -> None:
+    """Processors named by host are looked up; numeric ones are static."""
+    named = EnvoyOptions(processors=("kvpicker:9002", "127.0.0.1:9002"))
+    assert cluster("kvpicker_processors", named)["type"] == "STRICT_DNS"
+    assert cluster("kvpicker_access_log_0", named)["type"] == "STRICT_DNS"
+    assert cluster("kvpicker_access_log_1", named)["type"] == "STATIC"
+
+
+def test_one_access_log_per_processor() -> None:
+    """Each processor has a log of its own, so that each sees every entry."""
+    options = EnvoyOptions(processors=("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"))
+    chain = render(options)["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+    logs = [
+        log["typed_config"]["common_config"]["grpc_service"]["envoy_grpc"]["cluster_name"]
+        for log in chain["typed_config"]["access_log"]
+    ]
+    assert logs == [f"kvpicker_access_log_{number}" for number in range(3)]

@@ -1,0 +1,115 @@
+"""least-wait against its formula, and what each term is for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_proc.core.ledger import Load
+from ext_proc.core.model import Endpoint
+from ext_proc.core.strategies import Context
+from ext_proc.core.strategies.least_wait import LeastWait, LeastWaitParameters
+from tests.unit.core.builders import context, endpoints, request
+
+TOKENS = st.integers(0, 200_000)
+CANDIDATES = st.lists(
+    st.tuples(
+        st.builds(Load, st.integers(0, 100), TOKENS, st.floats(0, 100)),
+        TOKENS,
+        st.one_of(st.none(), st.integers(1_000, 500_000)),
+        st.one_of(st.none(), st.floats(100, 50_000)),
+    ),
+    min_size=1,
+    max_size=6,
+)
+
+
+def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[float]:
+    """The docstring of the strategy, term by term, with its default parameters."""
+    rows = []
+    for endpoint, load, hit in zip(candidates, seen.loads, seen.hits, strict=True):
+        rate, m = endpoint.prefill_rate or 8000.0, load.tokens
+        capacity = float("inf") if endpoint.kv_tokens is None else endpoint.kv_tokens
+        u = max(length - hit, 16)
+        s = u * (1 + (length - u / 2) / 24_000) / rate
+        w = max(0.0, load.busy_until - seen.now)
+        k = max(0.0, m + length + seen.output - 0.95 * capacity) * seen.residence / max(m, 1)
+        rows.append((w, s, k, load.in_flight))
+    q = min(w + k for w, _, k, _ in rows)
+    return [w + s * (1 + min(2, q) + 0.03 * min(n, 64)) + k for w, s, k, n in rows]
+
+
+@given(TOKENS, CANDIDATES, st.floats(0, 50))
+def test_costs_follow_the_formula(
+    length: int, drawn: list[tuple[Load, int, int | None, float | None]], now: float
+) -> None:
+    """For any loads, hits, sizes and rates each cost is what the documented formula gives."""
+    candidates = [
+        Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size, prefill_rate=rate)
+        for slot, (_, _, size, rate) in enumerate(drawn)
+    ]
+    seen = context([load for load, *_ in drawn], [min(hit, length) for _, hit, _, _ in drawn], now=now)
+    costs = LeastWait().rank(request(prompt_tokens=length), candidates, seen).costs
+    assert costs == pytest.approx(_formula(length, candidates, seen))
+
+
+def test_terms_add_up_to_the_cost() -> None:
+    """With an idle candidate in the fleet an explanation is queue + prefill with interference + memory."""
+    loads = [Load(), Load(10, 90_000, 5.0)]
+    ranking = LeastWait().rank(request(prompt_tokens=8000), endpoints(2, kv_tokens=100_000), context(loads))
+    assert ranking.costs[0] == ranking.prefills[0]
+    assert ranking.queues[1] == 5.0
+    assert ranking.costs[1] == pytest.approx(5.0 + 1.3 * ranking.prefills[1] + ranking.memories[1])
+
+
+@pytest.mark.parametrize(
+    ("loads", "hits"),
+    [
+        ([Load(), Load(1, 100, 3.0)], [0, 0]),
+        ([Load(1, 100, 0.0), Load(1, 100, 0.0)], [4000, 0]),
+        ([Load(2, 100, 0.0), Load(3, 100, 0.0)], [0, 0]),
+        ([Load(9, 10_000, 0.0), Load(9, 96_000, 0.0)], [0, 0]),
+    ],
+    ids=["queue", "prefix", "interference", "memory"],
+)
+def test_each_term_decides_when_all_else_is_equal(loads: list[Load], hits: list[int]) -> None:
+    """A shorter queue, a cached prefix, fewer running requests and free memory each make an endpoint cheaper."""
+    candidates = endpoints(2, kv_tokens=100_000)
+    first, second = LeastWait().rank(request(prompt_tokens=4096), candidates, context(loads, hits)).costs
+    assert first < second
+
+
+def test_a_faster_endpoint_is_preferred() -> None:
+    """A configured prefill rate outranks the default one."""
+    slow, fast = endpoints(2)
+    candidates = [slow, msgspec.structs.replace(fast, prefill_rate=20_000.0)]
+    costs = LeastWait().rank(request(prompt_tokens=4096), candidates, context([Load(), Load()])).costs
+    assert costs[1] < costs[0]
+
+
+def test_a_cached_prefix_does_not_outweigh_a_long_queue() -> None:
+    """Half a second of prefill saved is not worth two seconds of waiting."""
+    loads, hits = [Load(5, 500, 2.0), Load(5, 500, 0.0)], [4000, 0]
+    costs = LeastWait().rank(request(prompt_tokens=4096), endpoints(2), context(loads, hits)).costs
+    assert costs[1] < costs[0]
+
+
+def test_an_unknown_memory_size_is_neutral() -> None:
+    """An endpoint that does not say how large its cache is does not wait for memory."""
+    ranking = LeastWait().rank(request(prompt_tokens=4096), endpoints(1), context([Load(64, 10**9, 0.0)]))
+    assert ranking.memories == [0.0]
+
+
+def test_a_request_without_prompt_has_a_price() -> None:
+    """Even nothing to prefill costs a little, so that ties go to the less busy endpoint."""
+    costs = LeastWait().rank(request(prompt_tokens=0), endpoints(2), context([Load(1), Load()])).costs
+    assert 0 < costs[1] < costs[0]
+
+
+@pytest.mark.parametrize("wrong", [{"prefill_rate": 0}, {"attention_tokens": -1}, {"rate": 1}])
+def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None:
+    """What cannot be divided by, and what is not known, is an error of the configuration."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.convert(wrong, LeastWaitParameters)

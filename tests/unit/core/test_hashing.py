@@ -1,0 +1,79 @@
+"""The hash chain over a prompt."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ext_proc.core.hashing import BlockSizes, PromptHasher
+from tests.unit.core.builders import request, text
+
+SMALL = PromptHasher(BlockSizes(4, 16, 8, 32, 16))
+PARTS = st.lists(st.text(max_size=4), min_size=1, max_size=4)
+
+
+def test_blocks_grow_along_the_prompt() -> None:
+    """The first blocks are small, later ones middle-sized, and all after that large."""
+    assert [SMALL.end(blocks) for blocks in range(9)] == [0, 4, 8, 12, 16, 24, 32, 48, 64]
+
+
+def test_tokens_of_blocks_follow_their_bytes() -> None:
+    """A block counts for a quarter of its bytes, wherever it lies."""
+    hasher = PromptHasher()
+    covered = [hasher.end(block) for block in range(101)]
+    expected = [(end - start) // 4 for start, end in itertools.pairwise(covered)]
+    assert [hasher.tokens(block) for block in range(100)] == expected
+
+
+@given(st.binary(max_size=200))
+def test_only_whole_blocks_are_hashed(prompt: bytes) -> None:
+    """The chain is as long as the number of blocks that fit into the prompt."""
+    length = len(SMALL.chain(request(prompt)))
+    assert SMALL.end(length) <= len(prompt) < SMALL.end(length + 1)
+
+
+@given(st.binary(max_size=100), st.binary(max_size=60), st.binary(max_size=60))
+def test_chains_agree_as_far_as_prompts_do(shared: bytes, one: bytes, other: bytes) -> None:
+    """Two prompts have the same hashes for the blocks that lie in their common prefix, and none after it."""
+    first, second = SMALL.chain(request(shared + one)), SMALL.chain(request(shared + other))
+    for place, (a, b) in enumerate(zip(first, second, strict=False)):
+        end = SMALL.end(place + 1)
+        assert (a == b) == ((shared + one)[:end] == (shared + other)[:end])
+
+
+def test_equal_blocks_at_different_places_hash_differently() -> None:
+    """A hash stands for everything before the block too."""
+    chain = PromptHasher().chain(request(b"x" * 100_000))
+    assert len(set(chain)) == len(chain)
+
+
+@given(PARTS, PARTS)
+def test_h08_namespaces_never_run_into_each_other(one: list[str], other: list[str]) -> None:
+    """Two caches share hashes only if model and every part of the namespace are equal."""
+    chains = [SMALL.chain(request(b"abcd", model=model, namespace=tuple(rest))) for model, *rest in (one, other)]
+    assert (chains[0] == chains[1]) == (one == other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [(("a", "bc"), ("ab", "c")), (("X",), ("", "X")), (("m", "x\0y"), ("m", "x", "y"))],
+    ids=["moved border", "adapter or salt", "separator inside"],
+)
+def test_h08_framing_of_the_namespace(one: tuple[str, ...], other: tuple[str, ...]) -> None:
+    """Parts that are equal when written one after the other stay apart."""
+    chains = [SMALL.chain(request(b"abcd", model=model, namespace=tuple(rest))) for model, *rest in (one, other)]
+    assert chains[0] != chains[1]
+
+
+def test_lone_surrogates_in_names_are_hashed() -> None:
+    """A model name or salt that is no valid text makes a chain like any other."""
+    assert SMALL.chain(request(b"abcd", model="\ud800", namespace=("\udfff",)))
+
+
+def test_the_sole_model_stands_in_for_a_missing_one() -> None:
+    """A request without a model shares the cache of the model that is served."""
+    prompt = text("a")
+    assert PromptHasher().chain(request(prompt, model=None), "m") == PromptHasher().chain(request(prompt, model="m"))

@@ -1,0 +1,218 @@
+"""Leases and the virtual prefill queue."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from ext_proc.core.ledger import Lease, Ledger, Load
+from ext_proc.core.model import Decision, Endpoint
+from tests.unit.core.builders import endpoints, request
+
+A, B = endpoints(2)
+
+
+def _decision(name: str, endpoint: Endpoint, tokens: int = 100) -> Decision:
+    return Decision(
+        id=name,
+        endpoints=(endpoint,),
+        request=request(prompt_tokens=tokens),
+        chain_length=0,
+        hit_tokens=0,
+        reason="",
+        strategy="",
+        terms=(),
+        filters=(),
+        decided_at=0.0,
+    )
+
+
+def _take(ledger: Ledger, name: str, endpoint: Endpoint = A, *, now: float = 0.0, counted: bool = True) -> Lease:
+    decision = _decision(name, endpoint)
+    return ledger.take(decision, (), 0, seconds=2.0, output=50.0, now=now, counted=counted)
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    """A ledger that knows A and B."""
+    made = Ledger()
+    made.add(A.slot)
+    made.add(B.slot)
+    return made
+
+
+def test_a_lease_books_requests_tokens_and_queue(ledger: Ledger) -> None:
+    """A dispatch counts at once: one request, its prompt and expected answer, and its prefill behind the others'."""
+    _take(ledger, "1", now=10.0)
+    _take(ledger, "2", now=11.0)
+    assert ledger.load(A.slot) == Load(2, 300, 14.0)
+    assert ledger.loads_of([A, B]) == [Load(2, 300, 14.0), Load()]
+
+
+def test_an_idle_queue_begins_at_the_present(ledger: Ledger) -> None:
+    """Time in which an endpoint had nothing to do is not credited to it."""
+    ledger.end(_take(ledger, "1", now=0.0).decision.id, 1.0)
+    assert ledger.load(A.slot).busy_until == 1.0
+    _take(ledger, "2", now=100.0)
+    assert ledger.load(A.slot).busy_until == 102.0
+
+
+def test_a_lease_ends_once(ledger: Ledger) -> None:
+    """The second end of a lease finds nothing and releases nothing."""
+    _take(ledger, "1")
+    _take(ledger, "2")
+    assert ledger.end("1", 1.0) is not None
+    assert ledger.end("1", 1.0) is None
+    assert ledger.load(A.slot).in_flight == 1
+
+
+def test_uncounted_requests_weigh_nothing(ledger: Ledger) -> None:
+    """A request that costs an engine next to nothing has a lease but no load."""
+    _take(ledger, "1", counted=False)
+    assert (ledger.load(A.slot), len(ledger)) == (Load(), 1)
+    ledger.end("1", 1.0)
+    assert (ledger.load(A.slot), len(ledger)) == (Load(), 0)
+
+
+def test_a_moved_lease_counts_where_it_is_served(ledger: Ledger) -> None:
+    """A claim that is carried over is released at the second endpoint, not at the first."""
+    lease = _take(ledger, "1")
+    ledger.move(lease, B, 0.5)
+    assert (ledger.load(A.slot), ledger.load(B.slot).in_flight) == (Load(0, 0, 0.5), 1)
+    ledger.end("1", 1.0)
+    assert (ledger.load(A.slot).tokens, ledger.load(B.slot).tokens) == (0, 0)
+
+
+def test_e04_a_slot_taken_over_starts_idle(ledger: Ledger) -> None:
+    """Requests of an endpoint that is gone neither weigh on its successor in the slot nor are released from it."""
+    _take(ledger, "1")
+    ledger.remove(A.slot)
+    ledger.add(A.slot)
+    assert ledger.load(A.slot) == Load()
+    ledger.end("1", 1.0)
+    assert ledger.load(A.slot) == Load()
+
+
+def test_an_unknown_slot_is_idle(ledger: Ledger) -> None:
+    """A lease at an endpoint that is gone is kept and ends like any other."""
+    ledger.remove(A.slot)
+    _take(ledger, "1")
+    assert (ledger.load(A.slot), len(ledger)) == (Load(), 1)
+    assert ledger.end("1", 1.0) is not None
+
+
+@pytest.mark.parametrize(("limit", "expected"), [(None, 300.0), (16, 16.0), (0, 0.0), (-1, 0.0), (4096, 300.0)])
+def test_answers_are_expected_as_long_as_usual(limit: int | None, expected: float) -> None:
+    """The learnt mean counts unless the client's limit is lower; nonsense never makes it negative."""
+    assert Ledger().expected_output(request(output_tokens=limit)) == expected
+
+
+def test_length_and_residence_are_learnt() -> None:
+    """Finished answers move the expectations towards what was seen; a missing count moves only the residence."""
+    ledger = Ledger(expected_output=300.0, expected_residence=10.0)
+    ledger.learn(None, 20.0)
+    assert (ledger.output, ledger.residence) == (300.0, pytest.approx(10.2))
+    ledger.learn(400, 20.0)
+    assert ledger.output == pytest.approx(302.0)
+
+
+def test_leases_without_an_outcome_expire(ledger: Ledger) -> None:
+    """After the time-out a lease is given up and counted, and one that is younger is not."""
+    _take(ledger, "1", now=0.0)
+    _take(ledger, "2", now=500.0)
+    assert [lease.decision.id for lease in ledger.expire(901.0)] == ["1"]
+    assert (ledger.expired, len(ledger), ledger.load(A.slot).in_flight) == (1, 1, 1)
+
+
+def test_f09_a_long_silent_request_keeps_counting(ledger: Ledger) -> None:
+    """A request that Envoy reports as running is never given up, however long it takes, and is released once."""
+    _take(ledger, "1", now=0.0)
+    for now in range(10, 720, 10):
+        assert ledger.renew("1", float(now))
+        assert not ledger.expire(float(now))
+    assert ledger.load(A.slot).in_flight == 1
+    ledger.end("1", 720.0)
+    assert ledger.load(A.slot) == Load(0, 0, 2.0)
+
+
+def test_f09_without_reports_twelve_minutes_are_not_too_long(ledger: Ledger) -> None:
+    """Where the access log does not report running requests, they count for a quarter of an hour."""
+    _take(ledger, "1", now=0.0)
+    assert not ledger.expire(720.0)
+
+
+def test_reports_shorten_the_patience(ledger: Ledger) -> None:
+    """Once running requests are known to be reported, one that is not reported ends soon."""
+    _take(ledger, "1", now=0.0)
+    _take(ledger, "2", now=0.0)
+    ledger.renew("1", 40.0)
+    assert [lease.decision.id for lease in ledger.expire(50.0)] == ["2"]
+    assert not ledger.renew("2", 50.0)
+
+
+class LedgerMachine(RuleBasedStateMachine):
+    """Loads are always what the open leases add up to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ledger = Ledger(timeout=30.0)
+        self.now = 0.0
+        self.count = 0
+        self.generations = [0, 0]
+        self.open: dict[str, tuple[Lease, int, int]] = {}
+        for slot in (0, 1):
+            self.ledger.add(slot)
+
+    def _hold(self, lease: Lease, slot: int) -> None:
+        self.open[lease.decision.id] = (lease, slot, self.generations[slot])
+
+    @rule(slot=st.integers(0, 1), tokens=st.integers(0, 9), counted=st.booleans())
+    def take(self, slot: int, tokens: int, *, counted: bool) -> None:
+        """Dispatch a request."""
+        self.count += 1
+        decision = _decision(f"d{self.count}", (A, B)[slot], tokens)
+        lease = self.ledger.take(decision, (), 0, seconds=1.0, output=5.0, now=self.now, counted=counted)
+        self._hold(lease, slot)
+
+    @rule(number=st.integers(0, 50))
+    def end(self, number: int) -> None:
+        """End a lease, whether it exists, ended already or never was."""
+        name = f"d{number}"
+        assert (self.ledger.end(name, self.now) is not None) == (self.open.pop(name, None) is not None)
+
+    @rule(number=st.integers(1, 50), slot=st.integers(0, 1))
+    def move(self, number: int, slot: int) -> None:
+        """Carry an open lease over to another endpoint."""
+        if (found := self.open.get(f"d{number}")) is not None:
+            self.ledger.move(found[0], (A, B)[slot], self.now)
+            self._hold(found[0], slot)
+
+    @rule(slot=st.integers(0, 1))
+    def replace(self, slot: int) -> None:
+        """Give a slot to another endpoint."""
+        self.ledger.remove(slot)
+        self.ledger.add(slot)
+        self.generations[slot] += 1
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, 31.0]))
+    def expire(self, seconds: float) -> None:
+        """Let time pass and give up what is overdue."""
+        self.now += seconds
+        for lease in self.ledger.expire(self.now):
+            assert lease.seen_at + 30.0 <= self.now
+            del self.open[lease.decision.id]
+
+    @invariant()
+    def loads_add_up(self) -> None:
+        """Loads are never negative, and zero when all has ended."""
+        assert len(self.ledger) == len(self.open)
+        for slot in (0, 1):
+            here = [lease for lease, at, age in self.open.values() if (at, age) == (slot, self.generations[slot])]
+            counted = [lease for lease in here if lease.counted]
+            load = self.ledger.load(slot)
+            assert (load.in_flight, load.tokens) == (len(counted), sum(lease.tokens for lease in counted))
+            assert load.in_flight or load.busy_until <= self.now
+
+
+TestLedgerMachine = LedgerMachine.TestCase

@@ -1,0 +1,152 @@
+"""A whole kvpicker process without Envoy: its pages, its reload and its end."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import grpc.aio
+import pytest
+
+from ext_proc.app import Service
+from ext_proc.config import load
+from ext_proc.wire.ext_proc import SERVICE
+from tests.unit.wire.picking import body_message, headers_message
+from tests.waiting import until
+
+CONFIG = """
+listen: ["127.0.0.1:0"]
+admin: {{listen: "127.0.0.1:0"}}
+drain_s: 0
+pools:
+  main:
+    strategy: {{name: {strategy}}}
+    endpoints: ["127.0.0.1:1", "127.0.0.1:2"]
+    models: [acme/chat-8b]
+"""
+
+
+class Running:
+    """A service with its log and its configuration file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.output = io.BytesIO()
+        self.write(CONFIG.format(strategy="least-wait"))
+        self.service = Service(load(path), path, self.output)
+
+    def write(self, text: str) -> None:
+        """Replace the configuration file."""
+        self.path.write_text(text)
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return the log lines of an event."""
+        lines = [json.loads(line) for line in self.output.getvalue().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    async def page(self, path: str) -> Any:
+        """Return a page of the admin server."""
+        url = f"http://{self.service.admin_address}{path}"
+        async with aiohttp.ClientSession() as client, client.get(url) as answer:
+            return await (answer.json() if "debug" in path else answer.text())
+
+    async def ask(self) -> None:
+        """Have one request decided."""
+        async with grpc.aio.insecure_channel(self.service.grpc_addresses[0]) as channel:
+            call = channel.stream_stream(f"/{SERVICE}/Process")()
+            await call.write(headers_message())
+            await call.write(body_message())
+            await call.done_writing()
+            assert len([answer async for answer in call]) == 2
+
+
+@pytest.fixture
+async def running(tmp_path: Path) -> AsyncIterator[Running]:
+    """Run a service."""
+    made = Running(tmp_path / "kvpicker.yaml")
+    async with made.service:
+        yield made
+
+
+async def test_decisions_are_explained(running: Running) -> None:
+    """A decision can be read back with each candidate's terms."""
+    await running.ask()
+    (decision,) = (await running.page("/debug/decisions"))["decisions"]
+    assert len(decision["candidates"]) == 2
+    assert decision["strategy"] == "least-wait"
+
+
+async def test_endpoints_and_metrics_show_the_request_in_flight(running: Running) -> None:
+    """What is in flight is seen on both pages."""
+    await running.ask()
+    endpoints = (await running.page("/debug/endpoints"))["endpoints"]
+    assert sum(endpoint["in_flight"] for endpoint in endpoints) == 1
+    metrics = await running.page("/metrics")
+    assert "kvpicker_leases 1.0" in metrics
+    assert 'kvpicker_degraded{reason="access_log"} 0.0' in metrics
+
+
+async def test_reload_swaps_the_strategy_and_keeps_the_last_good(running: Running) -> None:
+    """A broken edit changes nothing and is logged; a good one takes effect without a restart (I01)."""
+    running.write("pools: {")
+    await until(lambda: bool(running.logged("config_rejected")))
+    await running.ask()
+    running.write(CONFIG.format(strategy="round-robin"))
+    await until(lambda: bool(running.logged("config_applied")))
+    await running.ask()
+    decisions = (await running.page("/debug/decisions"))["decisions"]
+    assert {decision["strategy"] for decision in decisions} == {"least-wait", "round-robin"}
+
+
+async def test_reload_with_an_unknown_strategy_is_refused_as_a_whole(running: Running) -> None:
+    """A file that cannot take effect entirely takes no effect at all."""
+    text = CONFIG.format(strategy="no-such-strategy").replace('"127.0.0.1:2"', '"127.0.0.1:3"')
+    running.write(text)
+    await until(lambda: bool(running.logged("config_rejected")))
+    endpoints = (await running.page("/debug/endpoints"))["endpoints"]
+    assert {endpoint["address"] for endpoint in endpoints} == {"127.0.0.1:1", "127.0.0.1:2"}
+
+
+async def test_sections_that_need_a_restart_are_named(running: Running) -> None:
+    """An edit that cannot take effect now says so."""
+    running.write(CONFIG.format(strategy="least-wait") + "leases: {timeout_s: 5}\n")
+    await until(lambda: bool(running.logged("config_applied")))
+    assert running.logged("config_applied")[0]["needs_restart"] == ["leases"]
+
+
+async def test_ready_page_follows_the_service(running: Running) -> None:
+    """The page says ready once everything runs."""
+    assert await running.page("/readyz") == "ready\n"
+
+
+@contextlib.contextmanager
+def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Run the command, from when it listens until it has ended."""
+    command = [sys.executable, "-m", "ext_proc.cli", "serve", str(path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert any(b"server_started" in line for line in process.stdout)
+            yield process
+        finally:
+            process.kill()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+def test_signal_ends_the_process_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
+    """A service that is told to stop stops in good order (I07)."""
+    path = tmp_path / "kvpicker.yaml"
+    path.write_text(CONFIG.format(strategy="least-wait"))
+    with serving(path) as process:
+        process.send_signal(number)
+        rest, _ = process.communicate(timeout=20)
+    assert process.returncode == 0
+    assert b"server_stopped" in rest

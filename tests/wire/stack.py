@@ -1,0 +1,140 @@
+"""A real Envoy between real clients and simulated engines, with kvpicker beside it."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from ext_proc.app import Service
+from ext_proc.bootstrap import EnvoyOptions, to_yaml
+from ext_proc.config import load
+from ext_proc.local.envoy import EnvoyProcess, find_envoy
+from ext_proc.sim.engine import EngineOptions, SimEngine
+from tests.waiting import until
+
+MODEL = "sim/chat-8b"
+FAST = 50.0
+
+
+class Stack:
+    """What a wire test talks to."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.engines: list[SimEngine] = []
+        self.output = io.BytesIO()
+        self.service: Service
+        self.envoy: EnvoyProcess
+        self.client: aiohttp.ClientSession
+        self.url = ""
+
+    @property
+    def config(self) -> Path:
+        """The configuration file of kvpicker."""
+        return self.folder / "kvpicker.yaml"
+
+    @property
+    def endpoints_file(self) -> Path:
+        """The list of engines that kvpicker watches."""
+        return self.folder / "engines.yaml"
+
+    @property
+    def eds_file(self) -> Path:
+        """The list of engines that Envoy reads."""
+        return self.folder / "eds.json"
+
+    def list_engines(self, engines: Sequence[SimEngine]) -> None:
+        """Put engines into the watched file."""
+        self.endpoints_file.write_text(json.dumps({"endpoints": [engine.address for engine in engines]}))
+
+    async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Send a request through Envoy; bytes go as they are, all else as JSON."""
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        sent = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        async with self.client.post(self.url + path, data=io.BytesIO(data), headers=sent) as answer:
+            received = {name.lower(): value for name, value in answer.headers.items()}
+            return answer.status, received, await answer.read()
+
+    async def chat(self, text: str, **fields: Any) -> tuple[int, dict[str, str], bytes]:
+        """Send a chat of one user message."""
+        body = {"model": MODEL, "max_tokens": 4, "messages": [{"role": "user", "content": text}], **fields}
+        return await self.post("/v1/chat/completions", body)
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """Return kvpicker's log lines of an event."""
+        lines = [json.loads(line) for line in self.output.getvalue().splitlines()]
+        return [line for line in lines if line["event"] == event]
+
+    async def finished(self, count: int) -> list[dict[str, Any]]:
+        """Wait until that many requests are known to have finished, and return their log lines."""
+        await until(lambda: len(self.logged("request_finished")) >= count)
+        return self.logged("request_finished")
+
+    async def decisions(self) -> list[dict[str, Any]]:
+        """Return the explained decisions, latest first."""
+        async with self.client.get(f"http://{self.service.admin_address}/debug/decisions?limit=256") as answer:
+            found: list[dict[str, Any]] = (await answer.json())["decisions"]
+            return found
+
+    async def violations(self) -> dict[str, int]:
+        """Return the counters of Envoy that must stay 0 whatever happens."""
+        stats = await self.envoy.stats("http.")
+        bad = ("spurious_msgs_received", "rejected_header_mutations", "message_timeouts")
+        return {name: value for name, value in stats.items() if name.endswith(bad) and value}
+
+
+@asynccontextmanager
+async def running_stack(
+    folder: Path, *, engines: int = 3, strategy: str = "least-wait", pool: str = "", **options: Any
+) -> AsyncIterator[Stack]:
+    """Start engines, kvpicker and Envoy, and stop them in the end.
+
+    Args:
+        folder: where the files of the run live.
+        engines: how many engines there are.
+        strategy: how kvpicker ranks them.
+        pool: further YAML lines of the pool.
+        options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
+    """
+    stack = Stack(folder)
+    envoy_options = {name: options.pop(name) for name in list(options) if name in EnvoyOptions.__struct_fields__}
+    engine_options = {"speed": FAST, "models": (MODEL,), "record": 1000, **options}
+    async with AsyncExitStack() as exits:
+        for number in range(engines):
+            engine = SimEngine(EngineOptions(name=f"engine-{number}", **engine_options))
+            stack.engines.append(await exits.enter_async_context(engine))
+        stack.list_engines(stack.engines)
+        stack.config.write_text(f"""
+listen: ["127.0.0.1:0"]
+admin: {{listen: "127.0.0.1:0"}}
+drain_s: 0
+envoy: {{endpoints_file: {stack.eds_file}}}
+pools:
+  main:
+    strategy: {{name: {strategy}}}
+    endpoints_file: {stack.endpoints_file}
+{pool}
+""")
+        stack.service = Service(load(stack.config), stack.config, stack.output)
+        await exits.enter_async_context(stack.service)
+        rendered = to_yaml(
+            EnvoyOptions(
+                listen="127.0.0.1:0",
+                admin="127.0.0.1:0",
+                processors=stack.service.grpc_addresses,
+                endpoints_file=str(stack.eds_file),
+                **envoy_options,
+            )
+        )
+        stack.envoy = await exits.enter_async_context(EnvoyProcess(rendered, find_envoy(), concurrency=1))
+        stack.url = f"http://127.0.0.1:{await stack.envoy.port()}"
+        connector = aiohttp.TCPConnector(limit=0)
+        stack.client = await exits.enter_async_context(aiohttp.ClientSession(connector=connector, auto_decompress=False))
+        await until(lambda: stack.service._core.registry.snapshot.models == {MODEL})
+        yield stack
