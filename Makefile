@@ -2,7 +2,7 @@ VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
 
-.PHONY: run test install check unit bench protos goldens clean
+.PHONY: run test install check unit bench protos goldens reference clean
 
 run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
 	$(BIN)/kvpicker up
@@ -34,6 +34,9 @@ protos: install  ## Generate ext_proc/wire/_pb from protos/
 
 goldens: install  ## Render envoy/*.yaml again
 	for golden in envoy/*.yaml; do $(BIN)/$$(sed -n '1s/^# Rendered by: //p' $$golden) --output $$golden; done
+
+reference: install  ## Rewrite the generated tables of the documentation
+	$(BIN)/python -m ext_proc.reference
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

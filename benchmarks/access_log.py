@@ -57,7 +57,7 @@ def _join(entry: HTTPAccessLogEntry, decision: str) -> None:
 
 
 def in_process(recorded: bytes, count: int) -> float:
-    """Settle `count` decisions through the session and the observers of the product; returns its CPU in µs per entry."""
+    """Settle `count` decisions through the session and the observers of the product; gives CPU µs per entry."""
     with observed_fleet(8) as parts:
         messages = batches(recorded, [packed(decision) for decision in _decide(parts.core, count)])
         began = time.process_time()
@@ -94,7 +94,7 @@ def _decide(core: Core, count: int) -> Iterator[Decision]:
 
 
 async def over_grpc(server: stack.Server, recorded: bytes, count: int, rounds: int) -> float:
-    """Let a running kvpicker decide and settle `count` requests a round; returns its CPU in µs per entry."""
+    """Let a running kvpicker decide and settle `count` requests a round; gives CPU µs per entry."""
     cpu = 0.0
     async with stack.channel(server.address) as channel:
         for _ in range(rounds):

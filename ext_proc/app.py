@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import signal
 import time
@@ -111,22 +112,23 @@ class Service:
         self._say(Event.SERVER_STOPPED)
         self._lines.close()
 
-    async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT; then go on serving while the data plane notices, and return.
-
-        A second signal cuts the waiting short.
-        """
+    def stop_on_signals(self) -> None:
+        """Let SIGTERM and SIGINT end `run`; before the start, so that no moment is without a handler."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+
+    async def run(self) -> None:
+        """Serve until told to stop; then go on serving while the data plane notices, and return.
+
+        A second signal cuts that short.
+        """
         await self._stopping.wait()
         self._ready = False
         await self._grpc.set_ready(ready=False)
         self._stopping.clear()
-        try:
+        with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), self._config.drain_s)
-        except TimeoutError:
-            return
 
     def _open_exchange(self) -> Exchange:
         core = self._core
@@ -209,7 +211,9 @@ class Service:
             self._say(Event.ENDPOINTS_REJECTED, source=source, error=str(error))
 
     def _model_unknown(self, endpoint: Endpoint, reason: str, error: Exception) -> None:
-        self._say(Event.SOURCE_FAILED, source="models", endpoint=endpoint.address, reason=reason, error=type(error).__name__)
+        self._say(
+            Event.SOURCE_FAILED, source="models", endpoint=endpoint.address, reason=reason, error=type(error).__name__
+        )
 
     def _say(self, event: Event, **fields: object) -> None:
         getattr(self._log, event.level)(event.name_, **fields)
@@ -263,5 +267,7 @@ async def serve(path: Path, output: BinaryIO) -> None:
     Raises:
         ConfigError: the configuration cannot be used.
     """
-    async with Service(load(path), path, output) as service:
+    service = Service(load(path), path, output)
+    service.stop_on_signals()
+    async with service:
         await service.run()

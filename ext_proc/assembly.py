@@ -65,9 +65,7 @@ def build_core(config: Config, observer: Observer) -> Core:
         instance=secrets.token_hex(4),
         fallbacks=config.envoy.fallbacks,
     )
-    feedback = Feedback(
-        registry=registry, ledger=ledger, index=index, health=health, picker=picker, observer=observer
-    )
+    feedback = Feedback(registry=registry, ledger=ledger, index=index, health=health, picker=picker, observer=observer)
     return Core(registry, ledger, index, health, picker, feedback)
 
 

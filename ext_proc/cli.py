@@ -17,7 +17,7 @@ USAGE_ERROR = 2
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend."""
-    parsed = _parser().parse_args(arguments)
+    parsed = parser().parse_args(arguments)
     try:
         status: int = parsed.run(parsed)
     except ConfigError as error:
@@ -26,17 +26,18 @@ def main(arguments: list[str] | None = None) -> int:
     return status
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="kvpicker", description="An endpoint picker for LLM inference behind Envoy.")
-    parser.add_argument("--version", action="version", version=f"kvpicker {version('kvpicker')}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+def parser() -> argparse.ArgumentParser:
+    """Make the parser of all commands."""
+    made = argparse.ArgumentParser(prog="kvpicker", description="An endpoint picker for LLM inference behind Envoy.")
+    made.add_argument("--version", action="version", version=f"kvpicker {version('kvpicker')}")
+    commands = made.add_subparsers(metavar="COMMAND", required=True)
     _add_up(commands)
     _add_serve(commands)
     _add_check(commands)
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_sim_engine(commands)
-    return parser
+    return made
 
 
 def _add_up(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

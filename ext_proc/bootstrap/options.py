@@ -46,7 +46,7 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     endpoints_file: str = "/run/kvpicker/eds.json"
     endpoints: tuple[str, ...] = ()
     failure_mode: FailureMode = "open"
-    message_timeout: float = 1.0
+    message_timeout: float = 2.0
     body_limit: int = 4 * MIB
     retries: int = 2
     connect_timeout: float = 1.0

@@ -2,8 +2,8 @@
 
 Every message outside duplex gets exactly one answer of its own kind and never an unsolicited one; the pick goes with
 the last answer on the request side, and then the stream is finished: Envoy goes on without us and nothing of the
-response comes here. The moves are the table `Exchange._moves`; what it lacks is a breach of protocol, answered with a bare
-continue and counted.
+response comes here. The moves are the table `Exchange._moves`; what it lacks is a breach of protocol, answered with a
+bare continue and counted.
 """
 
 from __future__ import annotations

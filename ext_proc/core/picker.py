@@ -307,9 +307,9 @@ def _checked(ranking: Ranking, candidates: int) -> Ranking:
         ValueError: it has not one finite number for each candidate.
     """
     ranking.costs = costs = list(ranking.costs)
-    lengths = {len(costs), len(ranking.queues) or candidates, len(ranking.prefills) or candidates}
-    if lengths | {len(ranking.memories) or candidates} != {candidates}:
-        raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
+    for column in (costs, ranking.queues or costs, ranking.prefills or costs, ranking.memories or costs):
+        if len(column) != candidates:
+            raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
     if not isfinite(sum(costs)) or not isfinite(sum(ranking.prefills)):
         raise ValueError("a strategy must give finite numbers")
     return ranking

@@ -56,7 +56,8 @@ class Stack:
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """Send a request through Envoy; bytes go as they are, all else as JSON."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
-        sent = {"content-type": "application/json", **{name.replace("_", "-"): value for name, value in headers.items()}}
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {"content-type": "application/json", **named}
         async with self.client.post(self.url + path, data=io.BytesIO(data), headers=sent) as answer:
             received = {name.lower(): value for name, value in answer.headers.items()}
             return answer.status, received, await answer.read()
@@ -135,6 +136,23 @@ pools:
         stack.envoy = await exits.enter_async_context(EnvoyProcess(rendered, find_envoy(), concurrency=1))
         stack.url = f"http://127.0.0.1:{await stack.envoy.port()}"
         connector = aiohttp.TCPConnector(limit=0)
-        stack.client = await exits.enter_async_context(aiohttp.ClientSession(connector=connector, auto_decompress=False))
-        await until(lambda: stack.service._core.registry.snapshot.models == {MODEL})
+        session = aiohttp.ClientSession(connector=connector, auto_decompress=False)
+        stack.client = await exits.enter_async_context(session)
+        await until(lambda: stack.service._core.registry.snapshot.models >= {MODEL})
         yield stack
+
+
+async def refuse(stack: Stack, engine: SimEngine) -> None:
+    """Make an engine refuse connections."""
+    url = engine.url
+    async with stack.client.post(f"{url}/sim/faults", json={"kind": "refuse", "for": 60}) as answer:
+        assert answer.status == 200
+
+    async def refused() -> bool:
+        try:
+            async with stack.client.get(f"{url}/health"):
+                return False
+        except aiohttp.ClientError:
+            return True
+
+    await until(refused)

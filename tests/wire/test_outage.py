@@ -81,7 +81,8 @@ class Outage:
     async def endless(self, session: aiohttp.ClientSession, url: str) -> bytes:
         """Read a stream that outlasts every outage, to its end."""
         message = {"role": "user", "content": "Tell me everything."}
-        body = {"model": MODEL, "max_tokens": SECONDS * 40, "stream": True, "ignore_eos": True, "messages": [message]}
+        limits = {"max_tokens": SECONDS * 40, "ignore_eos": True}
+        body = {"model": MODEL, "stream": True, "messages": [message], **limits}
         async with session.post(f"{url}/v1/chat/completions", json=body) as answer:
             return await answer.read()
 
@@ -91,7 +92,8 @@ async def outage(folder: Path, mode: Any) -> AsyncIterator[tuple[Outage, str]]:
     """Run engines, Envoy and a kvpicker that may die."""
     async with contextlib.AsyncExitStack() as exits:
         engines = [
-            await exits.enter_async_context(SimEngine(EngineOptions(preset="a100-70b", speed=1, models=(MODEL,)))) for _ in range(3)
+            await exits.enter_async_context(SimEngine(EngineOptions(preset="a100-70b", speed=1, models=(MODEL,))))
+            for _ in range(3)
         ]
         running = Outage(folder)
         running.configure([engine.address for engine in engines])

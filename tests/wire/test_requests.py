@@ -8,13 +8,12 @@ import hashlib
 import json
 from typing import Any
 
-import aiohttp
 import anthropic
 import openai
 import pytest
 
 from tests.waiting import until
-from tests.wire.stack import MODEL, Stack
+from tests.wire.stack import MODEL, Stack, refuse
 
 pytestmark = pytest.mark.envoy
 TURNS = [{"role": "user", "content": "List three rivers. " * 60}]
@@ -29,28 +28,12 @@ async def received(stack: Stack, path: str) -> list[dict[str, Any]]:
     return found
 
 
-async def refuse(stack: Stack) -> None:
-    """Make the first engine refuse connections."""
-    url = stack.engines[0].url
-    async with stack.client.post(f"{url}/sim/faults", json={"kind": "refuse", "for": 60}) as answer:
-        assert answer.status == 200
-
-    async def refused() -> bool:
-        try:
-            async with stack.client.get(f"{url}/health"):
-                return False
-        except aiohttp.ClientError:
-            return True
-
-    await until(refused)
-
-
 async def test_openai_client_gets_its_answers(stack: Stack) -> None:
     """Chat, completions, responses and embeddings of the openai package work, streaming and not."""
     async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="k", max_retries=0) as client:
-        chat = await client.chat.completions.create(model=MODEL, messages=TURNS, max_tokens=5)  # type: ignore[call-overload]
+        chat = await client.chat.completions.create(model=MODEL, messages=TURNS, max_tokens=5)
         assert chat.choices[0].message.content
-        stream = await client.chat.completions.create(model=MODEL, messages=TURNS, max_tokens=5, stream=True)  # type: ignore[call-overload]
+        stream = await client.chat.completions.create(model=MODEL, messages=TURNS, max_tokens=5, stream=True)
         assert "".join([chunk.choices[0].delta.content or "" async for chunk in stream if chunk.choices])
         completion = await client.completions.create(model=MODEL, prompt="Once upon", max_tokens=5)
         assert completion.choices[0].text
@@ -68,11 +51,11 @@ async def test_openai_client_gets_its_answers(stack: Stack) -> None:
 async def test_anthropic_client_gets_its_answers(stack: Stack) -> None:
     """Messages and token counting of the anthropic package work, streaming and not."""
     async with anthropic.AsyncAnthropic(base_url=stack.url, api_key="k", max_retries=0) as client:
-        message = await client.messages.create(model=MODEL, max_tokens=5, messages=TURNS)  # type: ignore[arg-type]
+        message = await client.messages.create(model=MODEL, max_tokens=5, messages=TURNS)
         assert message.content[0].type == "text"
-        async with client.messages.stream(model=MODEL, max_tokens=5, messages=TURNS) as stream:  # type: ignore[arg-type]
+        async with client.messages.stream(model=MODEL, max_tokens=5, messages=TURNS) as stream:
             assert await stream.get_final_text()
-        count = await client.messages.count_tokens(model=MODEL, messages=TURNS)  # type: ignore[arg-type]
+        count = await client.messages.count_tokens(model=MODEL, messages=TURNS)
         assert count.input_tokens > 0
     outcomes = await stack.finished(3)
     assert {outcome["ending"] for outcome in outcomes} == {"ok"}
@@ -103,13 +86,17 @@ def odd_bodies() -> list[Any]:
         pytest.param(json.dumps(whole, indent=3, ensure_ascii=True).encode(), id="escapes"),
         pytest.param(b"\xef\xbb\xbf" + json.dumps(whole, ensure_ascii=False).encode(), id="bom"),
         pytest.param(
-            json.dumps(whole).replace('"max_tokens"', '"seed": 9007199254740993, "top_p": 0.30000000000000004, "max_tokens"').encode(),
+            json.dumps(whole)
+            .replace('"max_tokens"', '"seed": 9007199254740993, "top_p": 0.30000000000000004, "max_tokens"')
+            .encode(),
             id="numbers",
         ),
-        pytest.param(json.dumps(whole).encode()[:-1] + b', "model": "' + MODEL.encode() + b'"}\n\n', id="duplicate key"),
+        pytest.param(
+            json.dumps(whole).encode()[:-1] + b', "model": "' + MODEL.encode() + b'"}\n\n', id="duplicate key"
+        ),
         pytest.param(b"{", id="1 byte"),
         pytest.param(json.dumps(whole | {"messages": [message] * 2000}).encode(), id="100 KB"),
-        pytest.param(json.dumps(whole | {"messages": [{"role": "user", "content": "x" * 3_900_000}]}).encode(), id="4 MB"),
+        pytest.param(json.dumps(whole | {"messages": [message | {"content": "x" * 3_900_000}]}).encode(), id="4 MB"),
     ]
 
 
@@ -186,7 +173,7 @@ async def test_unknown_paths_reach_an_engine_untouched(stack: Stack) -> None:
 
 async def test_lookups_avoid_an_engine_that_is_down(stack: Stack) -> None:
     """Requests without a body are placed by health as well (A66)."""
-    await refuse(stack)
+    await refuse(stack, stack.engines[0])
     for _ in range(30):
         async with stack.client.get(f"{stack.url}/v1/models") as answer:
             assert answer.status == 200
@@ -194,7 +181,7 @@ async def test_lookups_avoid_an_engine_that_is_down(stack: Stack) -> None:
 
 async def test_refused_request_is_tried_on_the_next_endpoint(stack: Stack) -> None:
     """An engine that refuses connections costs no request, is found out and left alone."""
-    await refuse(stack)
+    await refuse(stack, stack.engines[0])
     answers = [await stack.chat(f"unique {number} " * 20) for number in range(20)]
     assert {status for status, _, _ in answers} == {200}
     outcomes = await stack.finished(20)
@@ -256,7 +243,8 @@ async def test_errors_have_the_shape_of_the_api(stack: Stack, path: str, body: A
 async def test_no_secret_is_logged(stack: Stack) -> None:
     """Neither prompts nor credentials appear in the log, whatever the body looks like (H04)."""
     headers = {"authorization": "Bearer SECRET1", "x_api_key": "SECRET2", "cookie": "SECRET3"}
-    await stack.post("/v1/chat/completions", {"model": MODEL, "messages": [{"role": "user", "content": "SECRET4"}]}, **headers)
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "SECRET4"}]}
+    await stack.post("/v1/chat/completions", body, **headers)
     await stack.post("/v1/chat/completions", b'{"model": "SECRET5', **headers)
     await stack.finished(2)
     pages = [stack.output.getvalue().decode()]

@@ -68,10 +68,9 @@ class LeastWait:
         memories = _memories(request.prompt_tokens + context.output, context.residence, candidates, loads)
         waits = list(map(add, queues, memories)) if any(memories) else queues
         backlog = min(waits)
-        factor = 1 + min(_BACKLOG_CAP, backlog)
-        full = _INTERFERENCE_CAP
+        factor, share, most = 1 + min(_BACKLOG_CAP, backlog), _INTERFERENCE, _INTERFERENCE_CAP
         costs = [
-            wait + prefill * (factor + _INTERFERENCE * (n if (n := load.in_flight) < full else full))
+            wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
             for wait, prefill, load in zip(waits, prefills, loads, strict=True)
         ]
         return Ranking(costs, queues, prefills, memories)
@@ -88,6 +87,9 @@ class LeastWait:
 
 def _memories(claim: float, residence: float, candidates: Sequence[Endpoint], loads: Sequence[Load]) -> list[float]:
     """Return the seconds of waiting for KV memory (K) at each candidate; 0 where its size is unknown."""
+    sizes = {endpoint.kv_tokens for endpoint in candidates} - {None}
+    if not sizes or max([load.tokens for load in loads]) + claim <= _USABLE_MEMORY * min(sizes):
+        return [0.0] * len(loads)
     return [
         excess * residence / (load.tokens or 1)
         if (size := endpoint.kv_tokens) and (excess := load.tokens + claim - _USABLE_MEMORY * size) > 0

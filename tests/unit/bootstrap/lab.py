@@ -149,7 +149,7 @@ class Engine:
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
         self.requests.append((request, await request.content.read()))
-        return await self.handler(request)  # type: ignore[arg-type]
+        return await self.handler(request)
 
     @staticmethod
     async def _echo(_: web.BaseRequest) -> web.StreamResponse:

@@ -39,7 +39,7 @@ class Notes(NoObserver):
         """Keep it."""
         self.failures.append((strategy, error))
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:  # noqa: ARG002
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
         """Keep it."""
         self.states.append((endpoint.address, state))
 
@@ -54,16 +54,17 @@ class Fleet:
         *,
         fallbacks: int = 2,
         default_pool: str | None = None,
+        notes: Notes | None = None,
         **spec: Any,
     ) -> None:
         self.now = 1000.0
-        self.notes = Notes()
+        self.notes = notes or Notes()
         self.registry = Registry(default_pool)
         self.ledger = Ledger()
         self.hasher = PromptHasher()
         self.index = ObservedIndex(self.hasher.tokens)
         self.health = HealthMonitor(observer=self.notes)
-        self.generator = random.Random(7)  # noqa: S311  no secret
+        self.generator = random.Random(7)
         parts = {"registry": self.registry, "ledger": self.ledger, "index": self.index, "health": self.health}
         self.picker = EndpointPicker(
             **parts,
@@ -136,7 +137,7 @@ def request(prompt: bytes = b"", **fields: Any) -> InferenceRequest:
 
 def text(seed: object, size: int = 4096) -> bytes:
     """Make a prompt that shares nothing with that of another seed."""
-    return random.Random(repr(seed)).randbytes(size)  # noqa: S311  no secret
+    return random.Random(repr(seed)).randbytes(size)
 
 
 def context(
@@ -144,7 +145,7 @@ def context(
 ) -> Context:
     """Make what a strategy looks at, one load per candidate."""
     usual = {"output": 300.0, "residence": 10.0} | fields
-    generator = random.Random(7)  # noqa: S311  no secret
+    generator = random.Random(7)
     return Context(now=now, generator=generator, loads=loads, hits=hits or [0] * len(loads), turn=turn, **usual)
 
 

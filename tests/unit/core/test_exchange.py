@@ -95,7 +95,7 @@ class ExchangeWalk(RuleBasedStateMachine):
     @rule()
     def next_exchange(self) -> None:
         """Go on with a fresh exchange of a fresh picker."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__()
 
     @invariant()
     def one_pick_at_most(self) -> None:

@@ -35,6 +35,13 @@ def test_only_whole_blocks_are_hashed(prompt: bytes) -> None:
     assert SMALL.end(length) <= len(prompt) < SMALL.end(length + 1)
 
 
+@pytest.mark.parametrize("blocks", range(1, 10))
+def test_a_block_counts_from_its_last_byte_on(blocks: int) -> None:
+    """A prompt that ends with a block has that block; one byte less and it has not."""
+    prompt = b"x" * SMALL.end(blocks)
+    assert [len(SMALL.chain(request(prompt))), len(SMALL.chain(request(prompt[:-1])))] == [blocks, blocks - 1]
+
+
 @given(st.binary(max_size=100), st.binary(max_size=60), st.binary(max_size=60))
 def test_chains_agree_as_far_as_prompts_do(shared: bytes, one: bytes, other: bytes) -> None:
     """Two prompts have the same hashes for the blocks that lie in their common prefix, and none after it."""

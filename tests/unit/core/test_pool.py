@@ -18,7 +18,7 @@ CHAT, EMBED = frozenset({"acme/chat-8b"}), frozenset({"acme/embed-1"})
 
 
 def _spec(address: str, models: frozenset[str] = frozenset(), **rest: object) -> EndpointSpec:
-    return EndpointSpec(address=address, models=models, **rest)  # type: ignore[arg-type]
+    return EndpointSpec(address=address, models=models, **rest)
 
 
 def _addresses(endpoints: tuple[Endpoint, ...]) -> set[str]:
@@ -275,9 +275,9 @@ def test_a_snapshot_in_hand_never_changes() -> None:
     assert held.by_address[A].labels == {"gpu": "h100"}
     assert _addresses(held.candidates("acme/chat-8b")) == {A}
     with pytest.raises(TypeError):
-        held.by_address[B] = held.endpoints[0]  # type: ignore[index]
+        held.by_address[B] = held.endpoints[0]
     with pytest.raises(AttributeError):
-        held.endpoints = ()  # type: ignore[misc]
+        held.endpoints = ()
 
 
 _ADDRESSES = st.sampled_from([f"10.0.0.{n}:8000" for n in range(6)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 import aiohttp
@@ -23,52 +23,53 @@ async def session() -> AsyncIterator[aiohttp.ClientSession]:
         yield session
 
 
-async def send(session: aiohttp.ClientSession, fault: str = "", **changes: Any) -> Reply:
+async def send(fault: str = "", **changes: Any) -> Reply:
     """Send one request to a simulated engine that has seen it once."""
-    headers: Mapping[str, str] = {"x-sim-fault": fault} if fault else {}
-    async with SimEngine(EngineOptions(speed=100)) as engine, aiohttp.ClientSession(headers=headers) as faulty:
+    headers = {"x-sim-fault": fault} if fault else {}
+    async with SimEngine(EngineOptions(speed=100)) as engine, aiohttp.ClientSession() as session:
         await chat(session, engine.url, BODY, "first")
-        return await chat(faulty, engine.url, BODY | changes, "second")
+        async with aiohttp.ClientSession(headers=headers) as faulty:
+            return await chat(faulty, engine.url, BODY | changes, "second")
 
 
-async def test_tokens_and_text_are_read_from_the_stream(session: aiohttp.ClientSession) -> None:
+async def test_tokens_and_text_are_read_from_the_stream() -> None:
     """The answer is whole, and the usage is the engine's."""
-    reply = await send(session)
-    assert (reply.error, reply.prompt_tokens, reply.cached_tokens, len(reply.text)) == ("", 109, 96, 32)
+    reply = await send()
+    assert (reply.error, reply.prompt_tokens, reply.cached_tokens, len(reply.text)) == ("", 108, 96, 32)
 
 
-async def test_the_first_token_is_timed(session: aiohttp.ClientSession) -> None:
+async def test_the_first_token_is_timed() -> None:
     """Headers and the role come before it and do not count."""
-    reply = await send(session, "slow_start;extra=0.2")
+    reply = await send("slow_start;extra=0.2")
     assert reply.ttft is not None
     assert reply.ttft > 0.15
 
 
 @pytest.mark.parametrize("fault", ["sse=crlf", "sse=comments", "sse=no_space", "sse=no_final_newline"])
-async def test_every_notation_of_a_stream_is_understood(session: aiohttp.ClientSession, fault: str) -> None:
+async def test_every_notation_of_a_stream_is_understood(fault: str) -> None:
     """Line ends, comments and spaces are the engine's choice."""
-    reply = await send(session, fault)
+    reply = await send(fault)
     assert (reply.error, len(reply.text)) == ("", 32)
 
 
 @pytest.mark.parametrize("fault", ["usage=null", "usage=missing", "usage=strings"])
-async def test_an_odd_usage_is_no_usage(session: aiohttp.ClientSession, fault: str) -> None:
+async def test_an_odd_usage_is_no_usage(fault: str) -> None:
     """The answer counts, its token counts do not."""
-    reply = await send(session, fault)
+    reply = await send(fault)
     assert (reply.error, reply.cached_tokens) == ("", None)
 
 
-async def test_a_refusal_becomes_the_error(session: aiohttp.ClientSession) -> None:
+async def test_a_refusal_becomes_the_error() -> None:
     """The status and the engine's own words are kept."""
-    reply = await send(session, model="other")
+    reply = await send(model="other")
     assert reply.error.startswith("status 404: ")
     assert "other" in reply.error
 
 
 @pytest.mark.parametrize("fault", ["reset_before_headers", "reset_mid_stream;after=3", "error_in_stream"])
-async def test_a_broken_answer_becomes_an_error(session: aiohttp.ClientSession, fault: str) -> None:
+async def test_a_broken_answer_becomes_an_error(fault: str) -> None:
     """Nothing is raised."""
-    assert (await send(session, fault)).error
+    assert (await send(fault)).error
 
 
 async def test_a_refused_connection_becomes_an_error(session: aiohttp.ClientSession) -> None:

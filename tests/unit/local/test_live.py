@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from typing import Any
+import json
 
 import aiohttp
 import pytest
@@ -62,20 +62,12 @@ def test_a_restarted_kvpicker_gives_no_negative_rate() -> None:
     assert "0.0 requests/s" in drawn(reading(1.0, 500), reading(2.0, 3))
 
 
-async def admin(path: str, request: web.BaseRequest) -> web.Response:
-    """Answer like kvpicker's admin server."""
-    assert request.path in {"/debug/endpoints", path}
-    if request.path == path:
-        return web.Response(text=METRICS)
-    content: dict[str, Any] = {"endpoints": [ENDPOINT]}
-    return web.json_response(content)
-
-
 async def test_readings_come_from_the_admin_server() -> None:
     """Counters are summed over what the table does not show."""
 
     async def answer(request: web.BaseRequest) -> web.Response:
-        return await admin("/metrics", request)
+        pages = {"/metrics": METRICS, "/debug/endpoints": json.dumps({"endpoints": [ENDPOINT]})}
+        return web.Response(text=pages[request.path], content_type="application/json")
 
     runner = web.ServerRunner(web.Server(answer))
     await runner.setup()

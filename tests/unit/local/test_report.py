@@ -7,6 +7,7 @@ import json
 import shlex
 from typing import Any
 
+import msgspec
 import pytest
 
 from ext_proc.local import report
@@ -53,7 +54,6 @@ def concluded(result: Result) -> str:
 def test_requests_with_one_answer_share_a_row() -> None:
     """Numbers are shortened, and values become a span."""
     row = next(line for line in shown(*map(sent, (1, 2, 3, 5))).splitlines() if "sim-1" in line)
-    assert row.split("  ")[1:] != []
     assert [cell.strip() for cell in row.split("  ") if cell.strip()] == [
         *("1-3, 5", "sim-1", "it holds the prefix", "64-320", "60", "100", "2 + 7 + 0", "80", "50")
     ]
@@ -92,7 +92,7 @@ def test_the_conclusion_compares_with_round_robin() -> None:
 
 def test_silent_engines_are_told_apart_from_useless_caches() -> None:
     """Nothing reported is not nothing cached."""
-    text = concluded(Result(**{**{f: getattr(RESULT, f) for f in RESULT.__struct_fields__}, "cached_ratio": None}))
+    text = concluded(msgspec.structs.replace(RESULT, cached_ratio=None))
     assert "the engines report no cached tokens" in text
 
 

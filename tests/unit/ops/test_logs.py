@@ -23,7 +23,7 @@ def test_a_json_line_has_time_level_event_and_fields() -> None:
 def test_lines_below_the_level_are_not_written(level: str, written: int) -> None:
     """The level is the least severe one that is written."""
     stream = io.BytesIO()
-    log = configure(level, "json", stream)  # type: ignore[arg-type]
+    log = configure(level, "json", stream)
     log.debug("a")
     log.info("b")
     log.warning("c")

@@ -30,7 +30,7 @@ async def anthropic_client(engine: SimEngine) -> AsyncIterator[anthropic.AsyncAn
 
 async def test_openai_chat(openai_client: openai.AsyncOpenAI) -> None:
     """A chat completion has text, a reason, and usage with cached tokens on the second time."""
-    answers = [await openai_client.chat.completions.create(model=MODEL, messages=MESSAGES) for _ in range(2)]  # type: ignore[arg-type]
+    answers = [await openai_client.chat.completions.create(model=MODEL, messages=MESSAGES) for _ in range(2)]
     usage = answers[1].usage
     assert answers[0].choices[0].message.content == answers[1].choices[0].message.content
     assert answers[0].choices[0].finish_reason == "stop"
@@ -41,13 +41,13 @@ async def test_openai_chat(openai_client: openai.AsyncOpenAI) -> None:
 
 async def test_openai_chat_stream(openai_client: openai.AsyncOpenAI) -> None:
     """A stream adds up to the answer without a stream, and ends with its usage."""
-    whole = await openai_client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=9)  # type: ignore[arg-type]
+    whole = await openai_client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=9)
     stream = await openai_client.chat.completions.create(
         model=MODEL,
         messages=MESSAGES,
         max_tokens=9,
         stream=True,
-        stream_options={"include_usage": True},  # type: ignore[arg-type]
+        stream_options={"include_usage": True},
     )
     chunks = [chunk async for chunk in stream]
     text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
@@ -103,7 +103,7 @@ async def test_openai_models(openai_client: openai.AsyncOpenAI) -> None:
 async def test_openai_errors(openai_client: openai.AsyncOpenAI) -> None:
     """An unknown model and a broken request raise the package's own errors."""
     with pytest.raises(openai.NotFoundError, match="does not exist"):
-        await openai_client.chat.completions.create(model="other", messages=MESSAGES)  # type: ignore[arg-type]
+        await openai_client.chat.completions.create(model="other", messages=MESSAGES)
     with pytest.raises(openai.BadRequestError, match="messages"):
         await openai_client.chat.completions.create(model=MODEL, messages=[])
 
@@ -111,7 +111,7 @@ async def test_openai_errors(openai_client: openai.AsyncOpenAI) -> None:
 async def test_anthropic_message(anthropic_client: anthropic.AsyncAnthropic) -> None:
     """A message has text, a reason, and its cached tokens apart from the other input tokens."""
     create = anthropic_client.messages.create
-    first, second = [await create(model=MODEL, max_tokens=9, messages=MESSAGES) for _ in range(2)]  # type: ignore[arg-type]
+    first, second = [await create(model=MODEL, max_tokens=9, messages=MESSAGES) for _ in range(2)]
     assert first.content[0].type == "text"
     assert first.stop_reason == "max_tokens"
     assert second.usage.cache_read_input_tokens
@@ -120,8 +120,8 @@ async def test_anthropic_message(anthropic_client: anthropic.AsyncAnthropic) -> 
 
 async def test_anthropic_stream(anthropic_client: anthropic.AsyncAnthropic) -> None:
     """The package's own accumulation of a stream gives the message without a stream."""
-    whole = await anthropic_client.messages.create(model=MODEL, max_tokens=500, messages=MESSAGES)  # type: ignore[arg-type]
-    async with anthropic_client.messages.stream(model=MODEL, max_tokens=500, messages=MESSAGES) as stream:  # type: ignore[arg-type]
+    whole = await anthropic_client.messages.create(model=MODEL, max_tokens=500, messages=MESSAGES)
+    async with anthropic_client.messages.stream(model=MODEL, max_tokens=500, messages=MESSAGES) as stream:
         text = "".join([piece async for piece in stream.text_stream])
         final = await stream.get_final_message()
     assert final.content[0].type == "text"
@@ -133,15 +133,15 @@ async def test_anthropic_stream(anthropic_client: anthropic.AsyncAnthropic) -> N
 
 async def test_anthropic_token_count(anthropic_client: anthropic.AsyncAnthropic) -> None:
     """Counting tokens agrees with the usage of the same request."""
-    counted = await anthropic_client.messages.count_tokens(model=MODEL, messages=MESSAGES)  # type: ignore[arg-type]
-    message = await anthropic_client.messages.create(model=MODEL, max_tokens=9, messages=MESSAGES)  # type: ignore[arg-type]
+    counted = await anthropic_client.messages.count_tokens(model=MODEL, messages=MESSAGES)
+    message = await anthropic_client.messages.create(model=MODEL, max_tokens=9, messages=MESSAGES)
     assert counted.input_tokens == message.usage.input_tokens
 
 
 async def test_anthropic_errors(anthropic_client: anthropic.AsyncAnthropic) -> None:
     """Errors have Anthropic's shape on Anthropic's paths."""
     with pytest.raises(anthropic.NotFoundError) as caught:
-        await anthropic_client.messages.create(model="other", max_tokens=9, messages=MESSAGES)  # type: ignore[arg-type]
+        await anthropic_client.messages.create(model="other", max_tokens=9, messages=MESSAGES)
     assert caught.value.body == {
         "type": "error",
         "error": {"type": "not_found_error", "message": "The model `other` does not exist."},

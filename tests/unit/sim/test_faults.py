@@ -46,7 +46,7 @@ def test_an_unknown_fault_is_refused(header: str) -> None:
 
 def new_book() -> FaultBook:
     """A book that decides alike in every run."""
-    return FaultBook(random.Random(1))  # noqa: S311 - not for secrets
+    return FaultBook(random.Random(1))
 
 
 def draw(book: FaultBook, times: int, path: str = "/v1/messages", *, inference: bool = True) -> int:

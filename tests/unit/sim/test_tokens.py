@@ -31,7 +31,7 @@ def test_a_prompt_of_ids_is_exact(ids: list[int]) -> None:
 def test_what_is_no_token_id_is_refused(ids: list[object]) -> None:
     """Numbers out of range and other types are a ValueError."""
     with pytest.raises(ValueError, match="token ids"):
-        tokens.from_ids(ids)  # type: ignore[arg-type]
+        tokens.from_ids(ids)
 
 
 @given(st.binary(max_size=600), st.binary(max_size=200), st.integers(1, 32))

@@ -109,7 +109,7 @@ def test_streamed_bodies_are_answered_piece_by_piece(picking: Picking) -> None:
 @pytest.mark.parametrize("side", ["mode", "response_mode"])
 def test_modes_that_are_not_served_end_in_a_clear_error(picking: Picking, mode: BodyMode, side: str) -> None:
     """A mode that is not served ends the stream with UNIMPLEMENTED and is counted."""
-    reply = picking.session().receive(headers_message(**{side: mode}))  # type: ignore[arg-type]
+    reply = picking.session().receive(headers_message(**{side: mode}))
     assert (reply.message, reply.finished, reply.status) == (None, True, grpc.StatusCode.UNIMPLEMENTED)
     assert mode.name in reply.details
     assert picking.notes.all("failed") == [f"mode_{mode.name.lower()}"]
@@ -240,7 +240,7 @@ def test_observing_envoy_gets_no_answers(picking: Picking) -> None:
 def test_fault_of_our_own_is_answered_as_configured(refuse: bool) -> None:
     """An internal error costs one pick, or is a 503 where the operator asked for that."""
     picking = Picking(refuse_on_failure=refuse)
-    picking.core.picker.pick = None  # type: ignore[method-assign, assignment]
+    picking.core.picker.pick = None
     session = picking.session()
     session.receive(headers_message())
     answer = response(session.receive(body_message()))

@@ -49,7 +49,7 @@ def numbers(message: Descriptor) -> dict[str, int]:
 def test_field_numbers_are_those_of_envoy(module: object) -> None:
     """Every field has the number that an independent package of Envoy's API gives it."""
     typed = pytest.importorskip(TYPED[module])
-    for name, message in module.DESCRIPTOR.message_types_by_name.items():  # type: ignore[attr-defined]
+    for name, message in module.DESCRIPTOR.message_types_by_name.items():
         theirs = getattr(typed, RENAMED.get(name, name)).__dataclass_fields__
         for field, number in numbers(message).items():
             assert theirs[field].metadata["betterproto"].number == number, f"{name}.{field}"

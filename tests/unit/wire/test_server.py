@@ -170,7 +170,7 @@ class Waits:
 
 async def test_transport_awaits_an_answer_that_must_wait() -> None:
     """A session may answer later; the transport waits for it."""
-    server = GrpcServer([Method("kvpicker.test", "Wait", Waits)], ["127.0.0.1:0"])  # type: ignore[arg-type]
+    server = GrpcServer([Method("kvpicker.test", "Wait", Waits)], ["127.0.0.1:0"])
     await server.start()
     async with grpc.aio.insecure_channel(server.addresses[0]) as channel:
         assert await converse(channel, b"x", method="/kvpicker.test/Wait") == [b"late"]

@@ -19,7 +19,7 @@ from tests.unit.core.builders import CHAT, Fleet, context, endpoints, request, s
 class Quiet:
     """A third party's strategy, as its documentation shows it."""
 
-    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:  # noqa: ARG002
+    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
         """Prefer the endpoint with the fewest tokens in flight."""
         return Ranking([float(load.tokens) for load in context.loads])
 
@@ -93,7 +93,7 @@ class Broken:
     def __init__(self, given: object) -> None:
         self.given = given
 
-    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> object:  # noqa: ARG002
+    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> object:
         """Raise or return what was given."""
         if isinstance(self.given, Exception):
             raise self.given
@@ -109,7 +109,7 @@ class Broken:
         Ranking([1.0, 2.0, 3.0]),
         Ranking([1.0, float("nan")]),
         Ranking([1.0, float("inf")]),
-        Ranking([1.0, "2"]),  # type: ignore[list-item]
+        Ranking([1.0, "2"]),
         Ranking([1.0, 2.0], prefills=[1.0]),
         Ranking([1.0, 2.0], prefills=[1.0, float("nan")]),
         Ranking([1.0, 2.0], queues=[1.0] * 3),
@@ -118,7 +118,7 @@ class Broken:
 )
 def test_a_strategy_that_fails_is_replaced_and_counted(given: object) -> None:
     """The request goes to the endpoint with the fewest requests, and the observer hears of it."""
-    fleet = Fleet(2, Broken(given))  # type: ignore[arg-type]
+    fleet = Fleet(2, Broken(given))
     fleet.occupy(0, 2)
     fleet.notes.failures.clear()
     decision = fleet.pick()
@@ -130,6 +130,6 @@ def test_a_strategy_that_fails_is_replaced_and_counted(given: object) -> None:
 @pytest.mark.parametrize("given", [(2.0, 1.0), range(2, 0, -1), [True, False]], ids=["tuple", "range", "booleans"])
 def test_costs_may_be_any_numbers_in_a_row(given: Sequence[float]) -> None:
     """A stranger need not return a list of floats to be understood."""
-    fleet = Fleet(2, Broken(Ranking(given)))  # type: ignore[arg-type]
+    fleet = Fleet(2, Broken(Ranking(given)))
     assert fleet.pick().chosen == fleet.endpoints[1]
     assert not fleet.notes.failures

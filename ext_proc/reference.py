@@ -1,0 +1,67 @@
+"""Renders the tables of the documentation from the code: `python -m ext_proc.reference` rewrites them."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from ext_proc import cli, config
+from ext_proc.core.strategies import GROUP
+from ext_proc.ops import reference as operations
+
+_MARKED = re.compile(r"(<!-- (?P<name>[a-z]+): generated -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def commands() -> str:
+    """Return the table of commands."""
+    (choices,) = (action for action in cli.parser()._actions if isinstance(action, argparse._SubParsersAction))  # noqa: SLF001  argparse shows its sub-commands nowhere else
+    rows = [f"| `kvpicker {action.dest}` | {action.help} |" for action in choices._choices_actions]  # noqa: SLF001  as above
+    return _table("command", "what it does", rows)
+
+
+def strategies() -> str:
+    """Return the table of kvpicker's own strategies, by the first line of their modules."""
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    own = [entry for entry in entries if entry.module.startswith("ext_proc.")]
+    rows = [f"| `{entry.name}` | {_first_line(entry.load())} |" for entry in own]
+    return _table("strategy", "chooses", rows)
+
+
+def tables() -> dict[str, str]:
+    """Return every generated table by the name its markers use."""
+    return {
+        "commands": commands(),
+        "strategies": strategies(),
+        "configuration": config.reference(),
+        "operations": operations.reference(),
+    }
+
+
+def filled(text: str) -> str:
+    """Return a document with each marked part replaced by its table."""
+    made = tables()
+    return _MARKED.sub(lambda mark: f"{mark[1]}\n{made[mark['name']].strip()}\n\n{mark[3]}", text)
+
+
+def documents(root: Path) -> list[Path]:
+    """Return the documents that hold generated tables."""
+    return [root / "README.md", root / "deploy" / "reference.md"]
+
+
+def _first_line(strategy: type) -> str:
+    module = inspect.getmodule(strategy)
+    first = inspect.getdoc(module or strategy) or ""
+    text = first.partition("\n")[0].partition(": ")[2].rstrip(".;")
+    return text[:1].upper() + text[1:]
+
+
+def _table(left: str, right: str, rows: list[str]) -> str:
+    return "\n".join([f"| {left} | {right} |", "|---|---|", *rows])
+
+
+if __name__ == "__main__":
+    for document in documents(Path.cwd()):
+        document.write_text(filled(document.read_text("utf-8")), "utf-8")

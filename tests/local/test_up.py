@@ -1,0 +1,272 @@
+"""`kvpicker up`, end to end: real processes, a real Envoy, real signals."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.envoy
+
+READY = "running until SIGINT"
+RUNNING = "sending the demonstration"
+DEADLINE = 60.0
+
+
+class Up:
+    """A running `kvpicker up`.
+
+    Attributes:
+        process: the process itself.
+        folder: its place for temporary files.
+        output: what it has printed.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], folder: Path) -> None:
+        self.process = process
+        self.folder = folder
+        self.output = ""
+
+    def read_until(self, text: str) -> None:
+        """Read what it prints until a line holds some text."""
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self.output += line
+            if text in line:
+                return
+        raise AssertionError(f"ended before {text!r}:\n{self.output}")
+
+    def find(self, name: str) -> str:
+        """Return the URL on the line that begins with `name`."""
+        found = re.search(rf"^{name} +(\S+)", self.output, re.MULTILINE)
+        assert found
+        return found[1]
+
+    def traces(self) -> list[str]:
+        """List the processes and files that belong to it, with itself."""
+        return [*processes(self.folder).values(), *map(str, self.folder.iterdir())]
+
+    def wait(self) -> int:
+        """Read the rest of what it prints and return its exit code."""
+        assert self.process.stdout is not None
+        self.output += self.process.stdout.read()
+        return self.process.wait(20)
+
+    def end(self, number: signal.Signals) -> int:
+        """Send a signal and wait for the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+
+def processes(folder: Path) -> dict[int, str]:
+    """Find the commands of running processes whose place for temporary files is `folder`, by process id."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        try:
+            if f"TMPDIR={folder}\0".encode() in (entry / "environ").read_bytes():
+                found[int(entry.name)] = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def wait_for(condition: Callable[[], bool], seconds: float) -> None:
+    """Wait until a condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "too late"
+        time.sleep(0.05)
+
+
+@contextmanager
+def start(folder: Path, *options: str) -> Iterator[Up]:
+    """Start the command in a process group of its own."""
+    command = [sys.executable, "-m", "ext_proc.cli", "up", *options]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    ) as process:
+        try:
+            yield Up(process, folder)
+        finally:
+            process.kill()
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    """A stack that has held its demonstration; for tests that leave it running."""
+    with start(tmp_path_factory.mktemp("up"), "--port", "0") as up:
+        up.read_until(READY)
+        yield up
+        up.end(signal.SIGTERM)
+
+
+def smoke(folder: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Run the demonstration alone; returns exit code, JSON and stderr."""
+    command = [sys.executable, "-m", "ext_proc.cli", "up", "--smoke", "--json", "--port", "0", *options]
+    environment = {**os.environ, "TMPDIR": str(folder)}
+    result = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=DEADLINE, check=False)
+    return result.returncode, json.loads(result.stdout), result.stderr
+
+
+def test_the_demonstration_beats_round_robin(tmp_path: Path) -> None:
+    """Every request is answered, more of it from caches, and the one line on stdout is JSON."""
+    code, result, _ = smoke(tmp_path)
+    assert (code, result["requests"], result["failures"]) == (0, 32, 0)
+    assert result["cached_ratio"] > result["round_robin_cached_ratio"] > 0
+    assert set(result) == {
+        *("requests", "failures", "cached_ratio", "round_robin_cached_ratio", "added_ms_p50", "versions")
+    }
+    assert set(result["versions"]) == {"kvpicker", "envoy", "python", "grpcio", "protobuf"}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_strategy_can_be_shown(tmp_path: Path) -> None:
+    """Round robin itself gets about what the replay says it gets."""
+    code, result, _ = smoke(tmp_path, "--strategy", "round-robin")
+    assert code == 0
+    assert result["cached_ratio"] == pytest.approx(result["round_robin_cached_ratio"], abs=0.08)
+
+
+def test_the_users_engines_take_the_place_of_simulated_ones(tmp_path: Path) -> None:
+    """Their first model is asked for; what round robin would have got there is not known."""
+    with engine("--model", "acme/chat") as first, engine("--model", "acme/chat") as second:
+        code, result, said = smoke(tmp_path, "--engine", first, "--engine", second)
+    assert (code, result["failures"], result["round_robin_cached_ratio"]) == (0, 0, None)
+    assert result["cached_ratio"] > 0.5
+    assert "acme/chat" in said
+
+
+def test_a_failing_demonstration_fails_the_command(tmp_path: Path) -> None:
+    """The reason is in the JSON, on stderr and in the exit code."""
+    with engine("--max-model-len", "300") as url:
+        code, result, said = smoke(tmp_path, "--engine", url)
+    assert code == 1
+    assert result["failures"] > 0
+    assert "maximum context length" in result["error"]
+    assert result["error"] in said
+
+
+def test_the_pasted_line_gets_an_answer(up: Up) -> None:
+    """The curl line streams, and without `stream` it does not."""
+    words = shlex.split(next(line for line in up.output.splitlines() if line.startswith("curl ")))
+    body = json.loads(words[-1])
+    assert "data: " in post(words[2], body)
+    assert "choices" in json.loads(post(words[2], {**body, "stream": False}))
+
+
+def test_a_request_without_a_model_is_served(up: Up) -> None:
+    """Once the demonstration is over there is one model only."""
+    url = up.find("entry") + "/v1/chat/completions"
+    assert "choices" in json.loads(post(url, {"messages": [{"role": "user", "content": "Hello"}]}))
+
+
+def test_the_output_says_where_requests_went_and_why(up: Up) -> None:
+    """Turns after the first went where the conversation was."""
+    assert re.search(r"2-8 +sim-\d +it holds the prefix", up.output)
+    assert "with round robin" in up.output
+    assert up.find("admin").startswith("http://127.0.0.1:")
+
+
+def test_an_interrupt_ends_it_without_trace(tmp_path: Path) -> None:
+    """Ctrl-C is how it is meant to end: the exit code is 0, and no process and no file is left."""
+    with start(tmp_path, "--port", "0") as up:
+        up.read_until(READY)
+        assert up.end(signal.SIGINT) == 0
+    assert up.traces() == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_end_it_without_trace(tmp_path: Path, number: signal.Signals) -> None:
+    """So does a closed terminal, also while requests are running; the exit code tells the signal."""
+    with start(tmp_path, "--port", "0") as up:
+        up.read_until(RUNNING)
+        assert up.end(number) == 128 + number
+    assert up.traces() == []
+
+
+def test_a_kill_leaves_nothing_behind(tmp_path: Path) -> None:
+    """After SIGKILL all processes and files are gone within 5 s, even while requests are running."""
+    with start(tmp_path, "--port", "0") as up:
+        up.read_until(RUNNING)
+        assert len(up.traces()) > 6
+        up.process.kill()
+        up.process.wait(5)
+        wait_for(lambda: up.traces() == [], 5)
+
+
+@pytest.mark.parametrize(
+    ("command", "name"),
+    [("cli serve", "kvpicker"), ("sim-engine", r"sim-\d"), ("--admin-address-path", "Envoy")],
+    ids=["kvpicker", "engine", "Envoy"],
+)
+def test_a_crash_of_any_process_ends_it(tmp_path: Path, command: str, name: str) -> None:
+    """It says which process ended and how, and leaves nothing behind."""
+    with start(tmp_path, "--port", "0") as up:
+        up.read_until(RUNNING)
+        os.kill(next(pid for pid, text in processes(tmp_path).items() if command in text), signal.SIGKILL)
+        assert up.wait() == 1
+    assert re.search(rf"^kvpicker: {name} ended with signal SIGKILL", up.output, re.MULTILINE)
+    assert up.traces() == []
+
+
+@pytest.mark.parametrize("step", ["starting three", "starting kvpicker", "starting Envoy", RUNNING])
+def test_an_interrupt_while_starting_works_at_once(tmp_path: Path, step: str) -> None:
+    """Whatever it is doing, Ctrl-C ends it within 3 s and leaves nothing behind."""
+    with start(tmp_path, "--port", "0") as up:
+        up.read_until(step)
+        begun = time.monotonic()
+        assert up.end(signal.SIGINT) == 130
+        assert time.monotonic() - begun < 3
+    assert up.traces() == []
+
+
+def test_a_busy_port_is_a_clear_error(tmp_path: Path) -> None:
+    """It names the port and the option, and nothing is started."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code, result, said = smoke(tmp_path, "--port", str(port))
+    assert (code, result["error"]) == (2, f"--port: port {port} is in use; choose another with --port")
+    assert "starting" not in said
+
+
+def post(url: str, body: dict[str, Any]) -> str:
+    """Send JSON and return the text of the answer."""
+    host, _, path = url.removeprefix("http://").partition("/")
+    connection = http.client.HTTPConnection(host, timeout=20)
+    try:
+        connection.request("POST", f"/{path}", json.dumps(body), {"content-type": "application/json"})
+        return connection.getresponse().read().decode()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def engine(*options: str) -> Iterator[str]:
+    """Start an engine as a user would; yields its URL."""
+    command = [sys.executable, "-m", "ext_proc.cli", "sim-engine", "--speed", "10", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield "http://" + json.loads(process.stdout.readline())["address"]
+        finally:
+            process.terminate()
+            process.wait(10)

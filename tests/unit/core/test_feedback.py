@@ -1,0 +1,198 @@
+"""What outcomes teach."""
+
+from __future__ import annotations
+
+import pytest
+
+from ext_proc.core.health import HealthState
+from ext_proc.core.ledger import Load
+from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
+from tests.unit.core.builders import Fleet, Notes, request, text
+
+PROMPT = text("a")
+
+
+@pytest.fixture
+def fleet() -> Fleet:
+    """Three idle equal endpoints."""
+    return Fleet(3)
+
+
+def _holders(fleet: Fleet) -> set[int]:
+    return set(fleet.index.match(fleet.hasher.chain(request(PROMPT))))
+
+
+def _states(fleet: Fleet) -> list[str]:
+    return [fleet.health.state(endpoint.slot) for endpoint in fleet.endpoints]
+
+
+def test_an_outcome_settles_its_decision_once(fleet: Fleet) -> None:
+    """The first outcome releases the lease and is observed; a second one finds nothing."""
+    decision = fleet.pick(request(PROMPT))
+    assert fleet.settle(decision)
+    assert not fleet.settle(decision)
+    assert len(fleet.ledger) == 0
+    assert [finished.id for finished, _ in fleet.notes.finishes] == [decision.id]
+
+
+def test_an_unknown_decision_teaches_nothing(fleet: Fleet) -> None:
+    """An outcome of another process, or of nobody, is ignored."""
+    assert not fleet.feedback.settle(Outcome(decision_id="x-1", ending=Ending.RESET), 0.0)
+    assert not fleet.feedback.renew("x-1", 0.0)
+    assert fleet.notes.finishes == []
+
+
+def test_answers_teach_length_and_residence(fleet: Fleet) -> None:
+    """A good answer moves the expectations for the next ones; a failed or a nearly free one does not."""
+    before = (fleet.ledger.output, fleet.ledger.residence)
+    fleet.settle(fleet.pick(), Ending.RESET, duration=500.0)
+    fleet.serve(request(operation=Operation.LOOKUP), duration=0.001)
+    assert (fleet.ledger.output, fleet.ledger.residence) == before
+    fleet.serve(usage=Usage(completion_tokens=900), duration=30.0)
+    assert fleet.ledger.output > before[0]
+    assert fleet.ledger.residence > before[1]
+
+
+@pytest.mark.parametrize(
+    ("ending", "kept"),
+    [
+        (Ending.OK, True),
+        (Ending.CUT, True),
+        (Ending.TIMEOUT, True),
+        (Ending.CLIENT_GONE, True),
+        (Ending.RESET, False),
+        (Ending.CONNECT_FAILURE, False),
+        (Ending.SERVER_ERROR, False),
+        (Ending.OVERLOADED, False),
+        (Ending.CLIENT_ERROR, False),
+        (Ending.LOCAL, False),
+    ],
+)
+def test_the_index_believes_only_what_was_computed(fleet: Fleet, ending: Ending, *, kept: bool) -> None:
+    """A prompt that an engine refused or never got is not believed to be cached there."""
+    decision = fleet.pick(request(PROMPT))
+    fleet.settle(decision, ending)
+    assert _holders(fleet) == ({decision.chosen.slot} if kept else set())
+
+
+def test_a_decision_that_reached_no_engine_leaves_no_prefix(fleet: Fleet) -> None:
+    """If the client left before any engine was reached, no engine holds the prompt."""
+    fleet.settle(fleet.pick(request(PROMPT)), Ending.CLIENT_GONE, served=None)
+    assert _holders(fleet) == set()
+
+
+def test_what_was_cached_before_a_failure_stays(fleet: Fleet) -> None:
+    """A failed request takes back only what it added itself."""
+    first = fleet.serve(request(PROMPT))
+    second = fleet.pick(request(PROMPT + text("b")))
+    fleet.settle(second, Ending.CLIENT_ERROR)
+    assert second.chosen == first.chosen
+    assert fleet.index.blocks(first.chosen.slot) == 16
+
+
+def test_g21_what_another_endpoint_served_is_learnt_there(fleet: Fleet) -> None:
+    """After Envoy's retry the prefix is believed at the endpoint that served, and the first one is marked."""
+    decision = fleet.pick(request(PROMPT))
+    first, second, _ = decision.endpoints
+    fleet.settle(decision, served=second.address, attempts=2)
+    assert _holders(fleet) == {second.slot}
+    assert fleet.health.state(first.slot) is HealthState.EJECTED
+    assert fleet.health.state(second.slot) is HealthState.READY
+    assert [fleet.load(place).in_flight for place in range(3)] == [0, 0, 0]
+
+
+def test_b15_a_cut_stream_speaks_against_the_engine(fleet: Fleet) -> None:
+    """Streams that break in the middle are illness of the engine and are released once each."""
+    decisions = [fleet.pick(subset={"10.0.0.11:8000"}) for _ in range(2)]
+    for decision in decisions * 2:
+        fleet.settle(decision, Ending.CUT)
+    assert _states(fleet) == ["ejected", "ready", "ready"]
+    assert fleet.load(0).in_flight == 0
+
+
+def test_b17_errors_of_clients_keep_an_engine_in_rotation(fleet: Fleet) -> None:
+    """60 prompts that are too long do not eject the endpoint that says so."""
+    for _ in range(60):
+        fleet.settle(fleet.pick(subset={"10.0.0.11:8000"}), Ending.CLIENT_ERROR)
+    assert _states(fleet) == ["ready"] * 3
+
+
+def test_all_attempts_in_vain_mark_all_that_were_tried(fleet: Fleet) -> None:
+    """If no engine was reached, each endpoint that Envoy tried is marked, and no other."""
+    decision = fleet.pick()
+    fleet.settle(decision, Ending.CONNECT_FAILURE, served=None, attempts=2)
+    marked = [fleet.health.state(endpoint.slot) for endpoint in decision.endpoints]
+    assert marked == ["ejected", "ejected", "ready"]
+
+
+@pytest.mark.parametrize("attempts", [0, 1])
+def test_a_reply_of_envoy_itself_marks_nobody(fleet: Fleet, attempts: int) -> None:
+    """Without an attempt there is nothing to say of any endpoint."""
+    fleet.settle(fleet.pick(), Ending.LOCAL, served=None, attempts=attempts)
+    assert _states(fleet) == ["ready"] * 3
+
+
+def test_who_served_at_last_is_not_marked_for_a_first_try(fleet: Fleet) -> None:
+    """An endpoint that served on a second attempt of its own stays in rotation."""
+    fleet.settle(fleet.pick(), attempts=2)
+    assert _states(fleet) == ["ready"] * 3
+
+
+def test_more_attempts_than_names_are_understood(fleet: Fleet) -> None:
+    """Envoy that begins the list again does not put the blame on anybody twice or out of range."""
+    fleet.settle(fleet.pick(), Ending.CONNECT_FAILURE, served=None, attempts=1_000_000)
+    assert _states(fleet) == ["ejected"] * 3
+
+
+def test_an_endpoint_that_envoy_chose_itself_is_credited() -> None:
+    """If Envoy's fallback policy served, prefix and response belong to the endpoint that it took."""
+    fleet = Fleet(3, fallbacks=0)
+    decision = fleet.pick(request(PROMPT))
+    other = next(endpoint for endpoint in fleet.endpoints if endpoint != decision.chosen)
+    fleet.settle(decision, served=other.address, response_id="r")
+    assert _holders(fleet) == {other.slot}
+    assert fleet.pick(request(previous_response="r")).chosen == other
+
+
+def test_a_stranger_that_served_teaches_nothing(fleet: Fleet) -> None:
+    """An address that is no endpoint of ours gets no credit, and the chosen one is not believed to hold the prompt."""
+    decision = fleet.pick(request(PROMPT))
+    assert fleet.settle(decision, served="10.9.9.9:1", response_id="r")
+    assert _holders(fleet) == set()
+    assert fleet.pick(request(previous_response="r")).reason != "previous_response"
+
+
+def test_an_endpoint_that_is_gone_learns_nothing(fleet: Fleet) -> None:
+    """E04: an outcome that comes after its endpoint's removal touches neither its successor's index nor its health."""
+    decision = fleet.pick(request(PROMPT), subset={"10.0.0.11:8000"})
+    fleet.fill("p", "10.0.0.21:8000", models=decision.chosen.models)
+    fleet.fill("p", "10.0.0.21:8000", "10.0.0.11:8000", models=decision.chosen.models)
+    fleet.settle(decision, Ending.CONNECT_FAILURE)
+    assert _states(fleet) == ["ready", "ready"]
+    assert (_holders(fleet), fleet.load(0)) == (set(), Load())
+
+
+def test_lost_outcomes_release_and_are_observed(fleet: Fleet) -> None:
+    """A decision whose log entry never comes ends as lost, teaches nothing and leaks nothing."""
+    decision = fleet.pick(request(PROMPT))
+    assert fleet.feedback.expire(fleet.now + 10_000.0) == 1
+    assert [outcome.ending for _, outcome in fleet.notes.finishes] == [Ending.LOST]
+    assert len(fleet.ledger) == 0
+    assert _states(fleet) == ["ready"] * 3
+    assert not fleet.settle(decision)
+
+
+class Broken(Notes):
+    """Fails at every end of a request."""
+
+    def finished(self, decision: Decision, outcome: Outcome) -> None:
+        """Fail."""
+        raise RuntimeError
+
+
+def test_f07_an_observer_that_raises_leaks_no_lease() -> None:
+    """What is in flight is released before anything else may fail."""
+    fleet = Fleet(3, notes=Broken())
+    with pytest.raises(RuntimeError):
+        fleet.settle(fleet.pick())
+    assert [fleet.load(place).in_flight for place in range(3)] == [0, 0, 0]

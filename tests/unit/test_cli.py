@@ -1,0 +1,81 @@
+"""The command line: what it prints and how it ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ext_proc.cli import main
+
+GOOD = "pools: {main: {endpoints: ['10.0.0.11:8000']}}\n"
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Write a usable configuration."""
+    path = tmp_path / "kvpicker.yaml"
+    path.write_text(GOOD)
+    return path
+
+
+def test_check_accepts_a_usable_file(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A good file ends with status 0 and a word."""
+    assert main(["check", str(config)]) == 0
+    assert capsys.readouterr().out == f"{config}: good\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("scoring: {prefix_wieght: 3}\n", "scoring"),
+        (GOOD.replace("endpoints", "endpionts"), "did you mean"),
+        ("pools: {main: {endpoints: ['10.0.0.11:8000'], strategy: {name: least-wiat}}}", "did you mean least-wait"),
+        (
+            "pools: {main: {endpoints: ['10.0.0.11:8000'], strategy: {parameters: {prefil_rate: 1}}}}",
+            "pools.main.strategy.parameters",
+        ),
+    ],
+    ids=["unknown section", "unknown field", "unknown strategy", "unknown parameter"],
+)
+def test_check_says_what_is_wrong(config: Path, capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
+    """A bad file ends with status 2 and a message that leads to the mistake (I04)."""
+    config.write_text(text)
+    assert main(["check", str(config)]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_check_reads_endpoints_files(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A mistake in a watched file is found too."""
+    endpoints = config.with_name("engines.yaml")
+    endpoints.write_text("endpoints: [engine-a.example:8000]")
+    config.write_text(f"pools: {{main: {{endpoints_file: {endpoints}}}}}")
+    assert main(["check", str(config)]) == 2
+    assert str(endpoints) in capsys.readouterr().err
+
+
+def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
+    """The schema can be given to an editor."""
+    assert main(["schema"]) == 0
+    assert "pools" in json.dumps(json.loads(capsys.readouterr().out))
+
+
+def test_serve_refuses_a_missing_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A configuration that is not there is named."""
+    assert main(["serve", str(tmp_path / "nothing.yaml")]) == 2
+    assert "nothing.yaml" in capsys.readouterr().err
+
+
+def test_envoy_config_is_rendered(capsys: pytest.CaptureFixture[str]) -> None:
+    """The configuration of a profile comes out as YAML."""
+    assert main(["envoy-config", "--profile", "lean"]) == 0
+    assert "envoy.filters.http.ext_proc" in capsys.readouterr().out
+
+
+def test_version_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--version` tells which kvpicker it is."""
+    with pytest.raises(SystemExit) as stop:
+        main(["--version"])
+    assert stop.value.code == 0
+    assert capsys.readouterr().out.startswith("kvpicker ")
