@@ -28,6 +28,7 @@ def headers_message(body_bytes: int) -> bytes:
     headers = [HeaderValue(key=key, raw_value=value.encode()) for key, value in values.items()]
     request.request_headers.headers.headers.extend(headers)
     request.protocol_config.request_body_mode = int(BodyMode.BUFFERED_PARTIAL)  # type: ignore[assignment]
+    request.metadata_context.SetInParent()
     return request.SerializeToString()
 
 
@@ -36,4 +37,5 @@ def body_message(body: bytes) -> bytes:
     request = ProcessingRequest()
     request.request_body.body = body
     request.request_body.end_of_stream = True
+    request.metadata_context.SetInParent()
     return request.SerializeToString()

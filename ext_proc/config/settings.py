@@ -140,8 +140,9 @@ class LeasesConfig(Section, frozen=True, kw_only=True):
 
     Attributes:
         timeout_s: Seconds until a lease ends if no access log entry speaks of its request.
-        renewal_timeout_s: Seconds until a lease ends once Envoy has reported its request as running and then
-            falls silent; more than four of Envoy's reports, which come every 10 s.
+        renewal_timeout_s: The same, once Envoy has been seen to report requests as running: then silence about one means
+            that its end was missed. More than four reports, which come every 10 s. An Envoy that reports nothing must
+            not share a kvpicker with one that does.
     """
 
     timeout_s: Seconds = 900.0

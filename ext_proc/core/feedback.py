@@ -66,12 +66,13 @@ class Feedback:
         return len(overdue)
 
     def _note_health(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
+        sent = lease.decision.decided_at
         # Envoy tries another endpoint only if the one before was not reached or had not begun.
         for endpoint in _tried(lease, outcome)[0]:
             if endpoint is not served and self._is_current(endpoint):
-                self._health.note(endpoint, Ending.CONNECT_FAILURE, now)
+                self._health.note(endpoint, Ending.CONNECT_FAILURE, now, sent)
         if served is not None and self._is_current(served):
-            self._health.note(served, outcome.ending, now)
+            self._health.note(served, outcome.ending, now, sent)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
         if not lease.chain:

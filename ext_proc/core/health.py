@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from math import inf
 
 import msgspec
 
@@ -44,6 +45,7 @@ class _Record(msgspec.Struct):
     ejections: int = 0
     state: HealthState = HealthState.READY
     until: float = 0.0
+    ejected_at: float = -inf
 
 
 class HealthMonitor:
@@ -81,8 +83,19 @@ class HealthMonitor:
             record.until = now + self._policy.probe_timeout
             self._change(endpoint, record, HealthState.PROBING, "ejection is over")
 
-    def note(self, endpoint: Endpoint, ending: Ending, now: float) -> None:
-        """Learn from how an attempt at the endpoint ended."""
+    def note(self, endpoint: Endpoint, ending: Ending, now: float, sent: float | None = None) -> None:
+        """Learn from how an attempt at the endpoint ended.
+
+        Args:
+            endpoint: who was tried.
+            ending: how it ended.
+            now: monotonic seconds.
+            sent: when the request was sent; None if that is not known. What was sent before the latest ejection
+                has no say any more: the ejection answered it.
+        """
+        record = self._records.get(endpoint.slot)
+        if record is not None and sent is not None and sent < record.ejected_at:
+            return
         if ending in ILLNESS:
             self._ill(endpoint, ending, now)
         elif ending in (Ending.OK, Ending.CLIENT_ERROR):
@@ -104,6 +117,7 @@ class HealthMonitor:
         lasts = min(policy.ejection * 2 ** min(record.ejections, 20), policy.max_ejection)
         record.ejections += 1
         record.until = now + lasts
+        record.ejected_at = now
         self._unwell.add(endpoint.slot)
         evidence = f"{record.failures} x ill, last: {ending}; ejected for {lasts:g} s"
         self._change(endpoint, record, HealthState.EJECTED, evidence)

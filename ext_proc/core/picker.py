@@ -277,8 +277,11 @@ class _Terms(Sequence[CostTerms]):
 
 def _fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
     """Return one of the positions of the lowest cost: of those with the fewest in flight, any."""
-    equal = [place for place, cost in enumerate(costs) if cost == lowest]
-    counts = [in_flight[place] for place in equal]
+    equal: Sequence[int] = range(len(costs))
+    counts = in_flight
+    if costs.count(lowest) < len(costs):
+        equal = [place for place, cost in enumerate(costs) if cost == lowest]
+        counts = [in_flight[place] for place in equal]
     fewest = min(counts)
     if counts.count(fewest) < len(equal):
         equal = [place for place, count in zip(equal, counts, strict=True) if count == fewest]

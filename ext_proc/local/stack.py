@@ -102,7 +102,7 @@ class Stack:
             ChildFailed: one ended; the work is cancelled.
         """
         working = asyncio.create_task(work)
-        watching = asyncio.create_task(self._failure())
+        watching = asyncio.create_task(asyncio.sleep(3600))
         try:
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
             if working.done() and working.exception() is not None:
@@ -259,7 +259,7 @@ def check_port(port: int) -> None:
         except OSError as error:
             busy = error.errno == errno.EADDRINUSE
             problem = "is in use" if busy else f"cannot be used ({error.strerror})"
-            raise ConfigError(f"port {port} {problem}; choose another with --port", path="--port") from None
+            raise ConfigError(f"port {port} {problem}; choose another with --port") from None
 
 
 def _count(number: int, noun: str) -> str:

@@ -50,18 +50,25 @@ class _Up:
         task = asyncio.create_task(self._run())
         loop = asyncio.get_running_loop()
         for number in STOPPING:
-            loop.add_signal_handler(number, self._stop, number, task)
+            # Under nohup the end of the terminal is no reason to stop.
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._stop, number, task)
         try:
             return await task
         except asyncio.CancelledError:
             if self._stopped_by is None:
                 raise
-            return 0 if self._up else SIGNAL_BASE + self._stopped_by
+            return (
+                0 if self._up else self._failed(f"stopped by {self._stopped_by.name}", SIGNAL_BASE + self._stopped_by)
+            )
         except (KvpickerError, aiohttp.ClientError, OSError) as error:
-            if self._arguments.json:
-                _print_json(unknown(str(error)))
-            sys.stderr.write(f"kvpicker: {error}\n")
-            return USAGE_ERROR if isinstance(error, ConfigError) else FAULT
+            return self._failed(str(error), USAGE_ERROR if isinstance(error, ConfigError) else FAULT)
+
+    def _failed(self, reason: str, status: int) -> int:
+        if self._arguments.json:
+            _print_json(unknown(reason))
+        sys.stderr.write(f"kvpicker: {reason}\n")
+        return status
 
     def _stop(self, number: signal.Signals, task: asyncio.Task[int]) -> None:
         """The first signal stops; later ones must not disturb the cleaning up."""

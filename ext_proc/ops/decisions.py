@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops.text import printable
 
@@ -36,8 +34,7 @@ class DecisionRing(NoObserver):
 
     def decided(self, decision: Decision, seconds: float) -> None:  # noqa: ARG002  # the protocol has it
         """Remember a decision and forget the oldest."""
-        request = msgspec.structs.replace(decision.request, prompt=b"")
-        self._decisions[decision.id] = msgspec.structs.replace(decision, request=request)
+        self._decisions[decision.id] = decision
         if len(self._decisions) > self._capacity:
             oldest = next(iter(self._decisions))
             del self._decisions[oldest]

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import fcntl
 import http.client
 import json
 import os
+import pty
 import re
 import shlex
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -92,13 +96,13 @@ def wait_for(condition: Callable[[], bool], seconds: float) -> None:
 
 
 @contextmanager
-def start(folder: Path, *options: str) -> Iterator[Up]:
+def start(folder: Path, *options: str, output: int = subprocess.PIPE) -> Iterator[Up]:
     """Start the command in a process group of its own."""
     command = [sys.executable, "-m", "ext_proc.cli", "up", *options]
-    environment = {**os.environ, "TMPDIR": str(folder)}
+    environment = {**os.environ, "TMPDIR": str(folder), "TERM": "xterm"}
     with subprocess.Popen(
         command,
-        stdout=subprocess.PIPE,
+        stdout=output,
         stderr=subprocess.STDOUT,
         text=True,
         env=environment,
@@ -186,12 +190,26 @@ def test_the_output_says_where_requests_went_and_why(up: Up) -> None:
     assert up.find("admin").startswith("http://127.0.0.1:")
 
 
-def test_an_interrupt_ends_it_without_trace(tmp_path: Path) -> None:
+def test_a_terminal_shows_a_live_table_until_it_is_interrupted(tmp_path: Path) -> None:
     """Ctrl-C is how it is meant to end: the exit code is 0, and no process and no file is left."""
-    with start(tmp_path, "--port", "0") as up:
-        up.read_until(READY)
-        assert up.end(signal.SIGINT) == 0
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 120, 0, 0))
+    with start(tmp_path, "--port", "0", output=terminal) as up:
+        os.close(terminal)
+        with os.fdopen(master, encoding="utf-8", errors="replace", newline="\n") as screen:
+            assert any("prompt tokens/s" in line for line in screen)
+            assert any("sim-3" in line and "ready" in line for line in screen)
+            up.process.send_signal(signal.SIGINT)
+            assert up.process.wait(20) == 0
     assert up.traces() == []
+
+
+def test_a_smoke_test_that_is_stopped_says_so(tmp_path: Path) -> None:
+    """The reason is in the JSON, as for any other failure."""
+    with start(tmp_path, "--port", "0", "--smoke", "--json") as up:
+        up.read_until("starting three")
+        assert up.end(signal.SIGTERM) == 128 + signal.SIGTERM
+    assert '"error":"stopped by SIGTERM"' in up.output
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
@@ -244,7 +262,7 @@ def test_a_busy_port_is_a_clear_error(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code, result, said = smoke(tmp_path, "--port", str(port))
-    assert (code, result["error"]) == (2, f"--port: port {port} is in use; choose another with --port")
+    assert (code, result["error"]) == (2, f"port {port} is in use; choose another with --port")
     assert "starting" not in said
 
 

@@ -87,8 +87,9 @@ class LeastWait:
 
 def _memories(claim: float, residence: float, candidates: Sequence[Endpoint], loads: Sequence[Load]) -> list[float]:
     """Return the seconds of waiting for KV memory (K) at each candidate; 0 where its size is unknown."""
-    sizes = {endpoint.kv_tokens for endpoint in candidates} - {None}
-    if not sizes or max([load.tokens for load in loads]) + claim <= _USABLE_MEMORY * min(sizes):
+    sizes = [size for size in {endpoint.kv_tokens for endpoint in candidates} if size]
+    fullest = max([load.tokens for load in loads])
+    if not sizes or fullest + claim <= _USABLE_MEMORY * min(sizes):
         return [0.0] * len(loads)
     return [
         excess * residence / (load.tokens or 1)

@@ -110,6 +110,19 @@ def test_b15_a_cut_stream_speaks_against_the_engine(fleet: Fleet) -> None:
     assert fleet.load(0).in_flight == 0
 
 
+def test_streams_of_before_an_ejection_do_not_repeat_it(fleet: Fleet) -> None:
+    """When an engine comes back, the late ends of what it lost do not take it out again."""
+    lost = [fleet.pick(subset={"10.0.0.11:8000"}) for _ in range(6)]
+    fleet.now += 1.0
+    for decision in lost[:2]:
+        fleet.settle(decision, Ending.CUT)
+    fleet.now += 10.0
+    fleet.settle(fleet.pick(subset={"10.0.0.11:8000"}))
+    for decision in lost[2:]:
+        fleet.settle(decision, Ending.TIMEOUT)
+    assert _states(fleet) == ["ready"] * 3
+
+
 def test_b17_errors_of_clients_keep_an_engine_in_rotation(fleet: Fleet) -> None:
     """60 prompts that are too long do not eject the endpoint that says so."""
     for _ in range(60):

@@ -117,6 +117,17 @@ def test_a_late_answer_does_not_readmit(health: HealthMonitor) -> None:
     assert health.state(A.slot) is HealthState.EJECTED
 
 
+@pytest.mark.parametrize("ending", [Ending.OK, Ending.TIMEOUT])
+def test_what_was_sent_before_an_ejection_has_no_say_after_it(health: HealthMonitor, ending: Ending) -> None:
+    """Streams that end late neither fail nor answer the probe that runs meanwhile."""
+    _eject(health, 10.0)
+    health.dispatched(A, 15.0)
+    health.note(A, ending, 16.0, sent=9.0)
+    assert health.state(A.slot) is HealthState.PROBING
+    health.note(A, Ending.OK, 16.0, sent=15.0)
+    assert health.state(A.slot) is HealthState.READY
+
+
 def test_lasting_health_is_rewarded(health: HealthMonitor) -> None:
     """After more good answers the next ejection is as short as the first."""
     _eject(health)
