@@ -140,9 +140,9 @@ class LeasesConfig(Section, frozen=True, kw_only=True):
 
     Attributes:
         timeout_s: Seconds until a lease ends if no access log entry speaks of its request.
-        renewal_timeout_s: The same, once Envoy has been seen to report requests as running: then silence about one means
-            that its end was missed. More than four reports, which come every 10 s. An Envoy that reports nothing must
-            not share a kvpicker with one that does.
+        renewal_timeout_s: The same, once Envoy has been seen to report requests as running: then silence about one
+            means that its end was missed. More than four reports, which come every 10 s. An Envoy that reports nothing
+            must not share a kvpicker with one that does.
     """
 
     timeout_s: Seconds = 900.0

@@ -102,7 +102,7 @@ class Stack:
             ChildFailed: one ended; the work is cancelled.
         """
         working = asyncio.create_task(work)
-        watching = asyncio.create_task(asyncio.sleep(3600))
+        watching = asyncio.create_task(self._failure())
         try:
             await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
             if working.done() and working.exception() is not None:

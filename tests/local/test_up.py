@@ -173,14 +173,20 @@ def test_the_pasted_line_gets_an_answer(up: Up) -> None:
     """The curl line streams, and without `stream` it does not."""
     words = shlex.split(next(line for line in up.output.splitlines() if line.startswith("curl ")))
     body = json.loads(words[-1])
-    assert "data: " in post(words[2], body)
-    assert "choices" in json.loads(post(words[2], {**body, "stream": False}))
+    assert "data: " in ask(words[2], body)
+    assert "choices" in json.loads(ask(words[2], {**body, "stream": False}))
+
+
+def test_only_the_engines_are_left_after_the_demonstration(up: Up) -> None:
+    """What latency was measured against is out of the way."""
+    endpoints = json.loads(ask(up.find("admin") + "/debug/endpoints"))["endpoints"]
+    assert sorted(endpoint["labels"]["name"] for endpoint in endpoints) == ["sim-1", "sim-2", "sim-3"]
 
 
 def test_a_request_without_a_model_is_served(up: Up) -> None:
-    """Once the demonstration is over there is one model only."""
+    """There is one model only."""
     url = up.find("entry") + "/v1/chat/completions"
-    assert "choices" in json.loads(post(url, {"messages": [{"role": "user", "content": "Hello"}]}))
+    assert "choices" in json.loads(ask(url, {"messages": [{"role": "user", "content": "Hello"}]}))
 
 
 def test_the_output_says_where_requests_went_and_why(up: Up) -> None:
@@ -266,12 +272,15 @@ def test_a_busy_port_is_a_clear_error(tmp_path: Path) -> None:
     assert "starting" not in said
 
 
-def post(url: str, body: dict[str, Any]) -> str:
-    """Send JSON and return the text of the answer."""
+def ask(url: str, body: dict[str, Any] | None = None) -> str:
+    """Get a page, or send JSON; returns the text of the answer."""
     host, _, path = url.removeprefix("http://").partition("/")
     connection = http.client.HTTPConnection(host, timeout=20)
     try:
-        connection.request("POST", f"/{path}", json.dumps(body), {"content-type": "application/json"})
+        if body is None:
+            connection.request("GET", f"/{path}")
+        else:
+            connection.request("POST", f"/{path}", json.dumps(body), {"content-type": "application/json"})
         return connection.getresponse().read().decode()
     finally:
         connection.close()

@@ -14,6 +14,7 @@ import aiohttp
 from ext_proc.app import Service
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
 from ext_proc.config import load
+from ext_proc.core.model import Outcome
 from ext_proc.local.envoy import EnvoyProcess, find_envoy
 from ext_proc.sim.engine import EngineOptions, SimEngine
 from tests.waiting import until
@@ -49,9 +50,9 @@ class Stack:
         """The list of engines that Envoy reads."""
         return self.folder / "eds.json"
 
-    def list_engines(self, engines: Sequence[SimEngine]) -> None:
+    def list_engines(self, addresses: Sequence[str]) -> None:
         """Put engines into the watched file."""
-        self.endpoints_file.write_text(json.dumps({"endpoints": [engine.address for engine in engines]}))
+        self.endpoints_file.write_text(json.dumps({"endpoints": addresses}))
 
     async def post(self, path: str, body: Any, **headers: str) -> tuple[int, dict[str, str], bytes]:
         """Send a request through Envoy; bytes go as they are, all else as JSON."""
@@ -77,6 +78,11 @@ class Stack:
         await until(lambda: len(self.logged("request_finished")) >= count)
         return self.logged("request_finished")
 
+    async def outcomes(self, count: int) -> list[Outcome]:
+        """Wait until that many requests are known to have finished, and return what became of them."""
+        await self.finished(count)
+        return list(self.service._ring._outcomes.values())
+
     async def decisions(self) -> list[dict[str, Any]]:
         """Return the explained decisions, latest first."""
         async with self.client.get(f"http://{self.service.admin_address}/debug/decisions?limit=256") as answer:
@@ -92,25 +98,32 @@ class Stack:
 
 @asynccontextmanager
 async def running_stack(
-    folder: Path, *, engines: int = 3, strategy: str = "least-wait", pool: str = "", **options: Any
+    folder: Path,
+    *,
+    engines: int = 3,
+    addresses: Sequence[str] = (),
+    strategy: str = "least-wait",
+    pool: str = "",
+    **options: Any,
 ) -> AsyncIterator[Stack]:
     """Start engines, kvpicker and Envoy, and stop them in the end.
 
     Args:
         folder: where the files of the run live.
-        engines: how many engines there are.
+        engines: how many simulated engines there are.
+        addresses: engines that run already.
         strategy: how kvpicker ranks them.
         pool: further YAML lines of the pool.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
     stack = Stack(folder)
     envoy_options = {name: options.pop(name) for name in list(options) if name in EnvoyOptions.__struct_fields__}
-    engine_options = {"speed": FAST, "models": (MODEL,), "record": 1000, **options}
+    engine_options = {"speed": FAST, "models": (MODEL,), "record": 1000, "max_model_len": 2_000_000, **options}
     async with AsyncExitStack() as exits:
         for number in range(engines):
             engine = SimEngine(EngineOptions(name=f"engine-{number}", **engine_options))
             stack.engines.append(await exits.enter_async_context(engine))
-        stack.list_engines(stack.engines)
+        stack.list_engines([*(engine.address for engine in stack.engines), *addresses])
         stack.config.write_text(f"""
 listen: ["127.0.0.1:0"]
 admin: {{listen: "127.0.0.1:0"}}
@@ -156,3 +169,14 @@ async def refuse(stack: Stack, engine: SimEngine) -> None:
             return True
 
     await until(refused)
+
+
+async def received(stack: Stack, path: str) -> list[dict[str, Any]]:
+    """Return what clients sent to a path, whichever engine got it."""
+    entries = [entry for engine in stack.engines for entry in engine.log.find()]
+    return [entry for entry in entries if entry["path"].startswith(path) and not asked_by_kvpicker(entry)]
+
+
+def asked_by_kvpicker(entry: dict[str, Any]) -> bool:
+    """Tell kvpicker's own question for models from a client's."""
+    return not any(name.lower() == "x-request-id" for name, _ in entry["headers"])

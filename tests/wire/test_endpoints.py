@@ -20,7 +20,7 @@ pytestmark = pytest.mark.envoy
 async def test_added_endpoint_takes_traffic_within_a_second(stack: Stack) -> None:
     """An engine that is added to the watched file serves soon, without a restart."""
     async with SimEngine(EngineOptions(name="late", speed=FAST, models=(MODEL,))) as late:
-        stack.list_engines([*stack.engines, late])
+        stack.list_engines([*(engine.address for engine in stack.engines), late.address])
         added = time.monotonic()
         await until(lambda: late.address in stack.service._core.registry.snapshot.by_address)
         while (await stack.chat(f"unique {time.monotonic()} " * 20))[1]["x-sim-engine"] != "late":
@@ -35,7 +35,7 @@ async def test_removed_endpoint_finishes_its_streams_and_gets_no_more(tmp_path: 
         body = {"model": MODEL, "max_tokens": 150, "ignore_eos": True, "stream": True, "messages": [message]}
         async with stack.client.post(f"{stack.url}/v1/chat/completions", json=body) as answer:
             leaving = answer.headers["x-sim-engine"]
-            stack.list_engines([engine for engine in stack.engines if engine.options.name != leaving])
+            stack.list_engines([engine.address for engine in stack.engines if engine.options.name != leaving])
             await until(lambda: len(stack.service._core.registry.snapshot.endpoints) == 1)
             servers = {(await stack.chat(f"unique {number}"))[1]["x-sim-engine"] for number in range(10)}
             assert leaving not in servers

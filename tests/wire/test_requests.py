@@ -13,19 +13,10 @@ import openai
 import pytest
 
 from tests.waiting import until
-from tests.wire.stack import MODEL, Stack, refuse
+from tests.wire.stack import MODEL, Stack, received, refuse
 
 pytestmark = pytest.mark.envoy
 TURNS = [{"role": "user", "content": "List three rivers. " * 60}]
-
-
-async def received(stack: Stack, path: str) -> list[dict[str, Any]]:
-    """Return what engines received on a path, whichever engine it was."""
-    found = []
-    for engine in stack.engines:
-        async with stack.client.get(f"{engine.url}/sim/requests") as answer:
-            found += [entry for entry in await answer.json() if entry["path"].startswith(path)]
-    return found
 
 
 async def test_openai_client_gets_its_answers(stack: Stack) -> None:
