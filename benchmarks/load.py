@@ -34,14 +34,21 @@ class Run:
         self.deadline = self.began + seconds
         self.latencies = array("d")
         self.errors = 0
+        self.problem = ""
 
-    def result(self) -> dict[str, float]:
-        """Sum up: counts, seconds, and latencies in milliseconds."""
+    def fail(self, problem: str) -> None:
+        """Count an error and keep what it says."""
+        self.errors += 1
+        self.problem = problem[:500]
+
+    def result(self) -> dict[str, Any]:
+        """Sum up: counts, seconds, latencies in milliseconds, and what the last error said."""
         seconds = time.perf_counter() - self.began
         ordered = sorted(self.latencies)
         return {
             "requests": len(ordered),
             "errors": self.errors,
+            "problem": self.problem,
             "seconds": seconds,
             "p50_ms": _quantile(ordered, 0.5) * 1e3,
             "p99_ms": _quantile(ordered, 0.99) * 1e3,
@@ -79,8 +86,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """End; a connection that the peer closes is an error, since no response asks for it."""
         if not self.done.done():
-            self._run.errors += 1
-            self.done.set_result(error)
+            self._run.fail(f"connection lost: {error}")
+            self.done.set_result(None)
 
     def _send(self) -> None:
         self._wanted = 0
@@ -92,7 +99,7 @@ class Connection(asyncio.Protocol):
         now = time.perf_counter()
         self._run.latencies.append(now - self._sent)
         if self._received[9:10] != b"2":
-            self._run.errors += 1
+            self._run.fail(self._received.decode("utf-8", "replace"))
         if now < self._run.deadline:
             self._send()
         else:
@@ -112,7 +119,7 @@ def _length(received: bytearray) -> int:
     return end + 4 + int(after.partition(b"\r\n")[0])
 
 
-async def load(port: int, size: int, connections: int, seconds: float) -> dict[str, float]:
+async def load(port: int, size: int, connections: int, seconds: float) -> dict[str, Any]:
     """Load a local port for some seconds and sum up."""
     run = Run(_requests(size), seconds)
     loop = asyncio.get_running_loop()

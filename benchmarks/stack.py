@@ -200,7 +200,7 @@ class LoadGenerator:
         self.pid = process.pid
         self._process = process
 
-    async def run(self, port: int, size: int, connections: int, seconds: float) -> dict[str, float]:
+    async def run(self, port: int, size: int, connections: int, seconds: float) -> dict[str, Any]:
         """Load a port; raises RuntimeError if the generator failed."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None  # noqa: PT018, S101  both are pipes
@@ -209,7 +209,7 @@ class LoadGenerator:
         line = await stdout.readline()
         if not line:
             raise RuntimeError("the load generator ended")
-        result: dict[str, float] = json.loads(line)
+        result: dict[str, Any] = json.loads(line)
         return result
 
 

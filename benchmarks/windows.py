@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -65,7 +66,7 @@ class Meter:
     """
 
     def __init__(self, generator: LoadGenerator, ours: Iterable[int], seconds: float, repeats: int) -> None:
-        self.errors = 0.0
+        self.errors = 0
         self.noisy = 0
         self._generator = generator
         self._ours = (os.getpid(), generator.pid, *ours)
@@ -95,7 +96,9 @@ class Meter:
         before = self._reading(contestant)
         result = await self._generator.run(port, case.size, case.connections, self._seconds)
         after = self._reading(contestant)
-        self.errors += result["errors"]
+        if result["errors"]:
+            self.errors += result["errors"]
+            print(f"{result['errors']} errors, the last: {result['problem']}", file=sys.stderr)
         requests, seconds = max(result["requests"], 1), result["seconds"]
         server, envoy = after.server.since(before.server), after.envoy.since(before.envoy)
         return Window(

@@ -210,7 +210,7 @@ async def run(plan: Plan, *, quiet: bool) -> int:
         result |= await measure_access_log(plan, binary, folder)
     result |= {name: round(value, 1) for name, value in decision.medians(plan.decisions).items()}
     result |= {
-        "errors": int(meter.errors),
+        "errors": meter.errors,
         "noisy_pairs": meter.noisy,
         "cases": cases(measured),
         "versions": versions(binary),

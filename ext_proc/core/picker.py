@@ -113,7 +113,7 @@ class EndpointPicker:
         context = self._context(request, chain, eligible, now, generator)
         name, ranking = self._rank(request, eligible, context)
         in_flight = [load.in_flight for load in context.loads]
-        best, reason = self._choose(request, eligible, ranking.costs, in_flight, context)
+        best, reason = self._choose(request, eligible, ranking, in_flight, context)
         places = _cheapest(ranking.costs, best, self.fallbacks)
         terms = _Terms(eligible, ranking, context.hits, in_flight)
         decision = Decision(
@@ -207,10 +207,11 @@ class EndpointPicker:
         self,
         request: InferenceRequest,
         candidates: Sequence[Endpoint],
-        costs: list[float],
+        ranking: Ranking,
         in_flight: list[int],
         context: Context,
     ) -> tuple[int, str]:
+        costs = ranking.costs
         if len(costs) == 1:
             return 0, "only_candidate"
         if request.previous_response:
@@ -220,7 +221,7 @@ class EndpointPicker:
         lowest = min(costs)
         best = costs.index(lowest)
         if costs.count(lowest) == 1:
-            return best, "prefix" if context.hits[best] else "wait"
+            return best, _reason(ranking, context.hits[best])
         if request.session:
             tied = _position(candidates, self.sessions.address(_session_of(request), context.now))
             if tied is not None and costs[tied] == lowest:
@@ -316,6 +317,13 @@ def _checked(ranking: Ranking, candidates: int) -> Ranking:
     if not isfinite(sum(costs)) or not isfinite(sum(ranking.prefills)):
         raise ValueError("a strategy must give finite numbers")
     return ranking
+
+
+def _reason(ranking: Ranking, hit: int) -> str:
+    """Say what decided: only a strategy that prices prefill looks at prefixes."""
+    if not ranking.prefills:
+        return "rank"
+    return "prefix" if hit else "wait"
 
 
 def _position(candidates: Sequence[Endpoint], address: str | None) -> int | None:

@@ -19,6 +19,7 @@ from ext_proc.local.stack import Stack
 REASONS: Final = {
     "prefix": "it holds the prefix",
     "wait": "shortest wait",
+    "rank": "lowest by its strategy",
     "tie": "equal to the next",
     "only_candidate": "it is the only one",
     "session": "of its session",

@@ -14,6 +14,7 @@ from ext_proc.core.model import Ending, Endpoint, InferenceRequest, Operation, U
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_request import LeastRequest
+from ext_proc.core.strategies.round_robin import RoundRobin
 from tests.unit.core.builders import CHAT, Fleet, request, shares, text
 
 EMBED = frozenset({"acme/embed-1"})
@@ -277,3 +278,12 @@ def test_one_adapter_of_one_endpoint() -> None:
     assert (fleet.pick(legal).chosen.address, fleet.pick(legal).hit_tokens) == ("10.0.0.13:8000", 1024)
     fleet.fill("q")
     assert type(fleet.refusal(legal)) is ModelNotFound
+
+
+def test_only_a_strategy_that_looks_at_prefixes_claims_one(fleet: Fleet) -> None:
+    """A strategy that ranks by something else does not say that the prefix decided."""
+    fleet.serve(request(text("a")))
+    assert fleet.pick(request(text("a"))).reason == "prefix"
+    plain = Fleet(3, RoundRobin())
+    plain.serve(request(text("a")))
+    assert {plain.pick(request(text("a"))).reason for _ in range(3)} == {"rank"}
