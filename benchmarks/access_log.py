@@ -23,12 +23,20 @@ from benchmarks.messages import body_message, headers_message
 from benchmarks.parts import Parts, observed_fleet, requests
 from ext_proc.assembly import Core
 from ext_proc.core.model import Decision
+from ext_proc.core.names import (
+    ACCESS_LOG_SERVICE,
+    DECISION_KEY,
+    EXT_PROC_SERVICE,
+    KVPICKER_NAMESPACE,
+    LB_NAMESPACE,
+    SERVED,
+)
 from ext_proc.local.envoy import find_envoy
-from ext_proc.wire import access_log, ext_proc
+from ext_proc.wire import access_log
 from ext_proc.wire._pb.access_log_entry_pb2 import HTTPAccessLogEntry
 from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsMessage
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
-from ext_proc.wire.codec import DECISION_KEY, LB_NAMESPACE, NAMESPACE, SERVED, packed
+from ext_proc.wire.codec import packed
 
 BATCH_BYTES = 65536
 """Size of a message, as the lean profile sets it."""
@@ -52,7 +60,7 @@ def batches(recorded: bytes, decisions: Sequence[str]) -> list[bytes]:
 
 def _join(entry: HTTPAccessLogEntry, decision: str) -> None:
     namespaces = entry.common_properties.metadata.filter_metadata
-    namespaces[NAMESPACE].fields[DECISION_KEY].string_value = decision
+    namespaces[KVPICKER_NAMESPACE].fields[DECISION_KEY].string_value = decision
     namespaces[LB_NAMESPACE].fields[SERVED].string_value = decision.split("|")[1]
 
 
@@ -101,7 +109,7 @@ async def over_grpc(server: stack.Server, recorded: bytes, count: int, rounds: i
             decisions = await _decide_over_grpc(channel, count)
             messages = batches(recorded, decisions)
             before = proc.used(server.pid)
-            call: stack.BytesCall = channel.stream_stream(f"/{access_log.SERVICE}/StreamAccessLogs")()
+            call: stack.BytesCall = channel.stream_stream(f"/{ACCESS_LOG_SERVICE}/StreamAccessLogs")()
             for message in messages:
                 await call.write(message)
             await call.done_writing()
@@ -123,14 +131,14 @@ async def _decide_over_grpc(channel: grpc.aio.Channel, count: int) -> list[str]:
 
 async def _exchange(channel: grpc.aio.Channel, body: bytes) -> str:
     """Go through one exchange and return the decision as the metadata of the answer has it."""
-    call: stack.BytesCall = channel.stream_stream(f"/{ext_proc.SERVICE}/Process")()
+    call: stack.BytesCall = channel.stream_stream(f"/{EXT_PROC_SERVICE}/Process")()
     await call.write(headers_message(len(body)))
     await call.read()
     await call.write(body_message(body))
     answer = ProcessingResponse.FromString(await call.read())
     await call.done_writing()
     await call.read()
-    decision: str = answer.dynamic_metadata.fields[NAMESPACE].struct_value.fields[DECISION_KEY].string_value
+    decision: str = answer.dynamic_metadata.fields[KVPICKER_NAMESPACE].struct_value.fields[DECISION_KEY].string_value
     return decision
 
 

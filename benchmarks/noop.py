@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks.bodies import MODEL
 from ext_proc.core.exchange import Continue, Kind
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
-from ext_proc.wire import access_log, ext_proc
+from ext_proc.core.names import ACCESS_LOG_SERVICE, EXT_PROC_SERVICE
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.server import GrpcServer
 from ext_proc.wire.transport import Method, Reply
@@ -86,8 +86,8 @@ async def serve(listen: str, addresses: list[str], record: Path | None) -> None:
     """Serve until SIGTERM."""
     headers, bodies = answers(addresses)
     methods = (
-        Method(ext_proc.SERVICE, "Process", lambda: NoOpSession(headers, bodies)),
-        Method(access_log.SERVICE, "StreamAccessLogs", lambda: DiscardSession(record)),
+        Method(EXT_PROC_SERVICE, "Process", lambda: NoOpSession(headers, bodies)),
+        Method(ACCESS_LOG_SERVICE, "StreamAccessLogs", lambda: DiscardSession(record)),
     )
     server = GrpcServer(methods, [listen])
     await server.start()

@@ -105,16 +105,16 @@ def end_leases(parts: Parts) -> None:
     parts.core.ledger.expire(float("inf"))
 
 
-def profile(size: int, endpoints: int, exchanges: int) -> dict[str, float]:
+def profile(size: int, endpoints: int, exchanges: int, pause: float) -> dict[str, float]:
     """Return the median microseconds of each step."""
     watch = Stopwatch()
     with observed_fleet(endpoints) as parts:
         stages = Stages(parts, watch)
-        for number, (headers, body) in enumerate(_messages(size, exchanges)):
+        for number, (headers, body) in enumerate(_messages(size, exchanges, pause)):
             stages.walk(headers, body)
             if number % IN_FLIGHT == IN_FLIGHT - 1:
                 end_leases(parts)
-        whole(parts, _messages(size, exchanges), watch)
+        whole(parts, _messages(size, exchanges, pause), watch)
     return {name: statistics.median(laps) for name, laps in watch.laps.items()}
 
 
@@ -127,9 +127,13 @@ def functions(size: int, endpoints: int, exchanges: int) -> None:
     pstats.Stats(profiler).strip_dirs().sort_stats("tottime").print_stats(25)
 
 
-def _messages(size: int, exchanges: int) -> Iterator[tuple[bytes, bytes]]:
+def _messages(size: int, exchanges: int, pause: float = 0.0) -> Iterator[tuple[bytes, bytes]]:
+    """Give the messages of exchanges, each after a pause that leaves caches cold, as they are in a server."""
     pairs = [(headers_message(len(body)), body_message(body)) for body in chat_bodies(size)]
-    return itertools.islice(itertools.cycle(pairs), exchanges)
+    for pair in itertools.islice(itertools.cycle(pairs), exchanges):
+        if pause:
+            time.sleep(pause)
+        yield pair
 
 
 def main() -> None:
@@ -137,6 +141,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--endpoints", type=int, default=8)
     parser.add_argument("--exchanges", type=int, default=3000)
+    parser.add_argument("--pause-ms", type=float, default=0.0, help="sleep before each exchange, for cold caches")
     parser.add_argument("--functions", action="store_true", help="break down by function instead of by step")
     arguments = parser.parse_args()
     for size, exchanges in ((SMALL, arguments.exchanges), (LARGE, arguments.exchanges // 10)):
@@ -144,7 +149,7 @@ def main() -> None:
         if arguments.functions:
             functions(size, arguments.endpoints, exchanges)
             continue
-        for name, median in profile(size, arguments.endpoints, exchanges).items():
+        for name, median in profile(size, arguments.endpoints, exchanges, arguments.pause_ms / 1e3).items():
             print(f"  {name:32}{median:8.1f} us")
 
 

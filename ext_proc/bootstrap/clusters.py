@@ -14,18 +14,11 @@ from envoy_data_plane.envoy.type import v3 as envoy_type
 from envoy_data_plane.envoy.type.metadata import v3 as metadata
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
-from ext_proc.bootstrap.names import (
-    ACCESS_LOG,
-    DESTINATION,
-    ENDPOINTS,
-    EXT_PROC_SERVICE,
-    LB_NAMESPACE,
-    PROCESSORS,
-    SERVED,
-)
+from ext_proc.bootstrap.names import ACCESS_LOG, ENDPOINTS, PROCESSORS
 from ext_proc.bootstrap.options import EnvoyOptions
 from ext_proc.bootstrap.typed import address, extension, is_numeric, packed, seconds
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.names import DESTINATION, EXT_PROC_SERVICE, LB_NAMESPACE, SERVED
 
 HTTP_OPTIONS = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions"
 NO_LIMIT = 100_000

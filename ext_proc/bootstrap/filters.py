@@ -12,10 +12,11 @@ from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager i
 from envoy_data_plane.envoy.type import v3 as envoy_type
 from envoy_data_plane.envoy.type.matcher import v3 as matcher
 
-from ext_proc.bootstrap.names import KVPICKER_NAMESPACE, LB_NAMESPACE, PROCESSORS, SUBSET_NAMESPACE
+from ext_proc.bootstrap.names import PROCESSORS
 from ext_proc.bootstrap.options import EnvoyOptions
 from ext_proc.bootstrap.typed import packed, seconds
 from ext_proc.bootstrap.usage import read_usage
+from ext_proc.core.names import KVPICKER_NAMESPACE, LB_NAMESPACE, READ_HEADERS, SUBSET_NAMESPACE
 
 # The last two are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
 OWN_HEADERS = r"^(x-(gateway|kvpicker)-.*|content-type|retry-after)$"
@@ -76,6 +77,11 @@ def _picker(options: EnvoyOptions, body: processor.ProcessingModeBodySendMode) -
                 response_header_mode=_HEADERS.SKIP,
             ),
             allow_mode_override=True,
+            forward_rules=processor.HeaderForwardingRules(
+                allowed_headers=matcher.ListStringMatcher(
+                    patterns=[matcher.StringMatcher(exact=name) for name in READ_HEADERS]
+                )
+            ),
             allow_content_length_header=True,
             mutation_rules=mutation_rules.HeaderMutationRules(
                 disallow_all=True, allow_expression=matcher.RegexMatcher(regex=OWN_HEADERS)

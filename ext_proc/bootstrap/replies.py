@@ -13,8 +13,8 @@ from envoy_data_plane.envoy.extensions.formatter.cel import v3 as cel_formatter
 from envoy_data_plane.envoy.type.matcher import v3 as matcher
 from envoy_data_plane.google.protobuf import Struct
 
-from ext_proc.bootstrap.names import KVPICKER_NAMESPACE, REFUSED_KEY
 from ext_proc.bootstrap.typed import extension, packed
+from ext_proc.core.names import KVPICKER_NAMESPACE, REFUSED_KEY
 
 ANTHROPIC_PATH = r"^[^?]*/v1/messages(/[^?]*)?(\?.*)?$"
 UNAVAILABLE = 503

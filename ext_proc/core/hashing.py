@@ -6,6 +6,7 @@ hash for every few words. Boundaries depend on the position alone, so prompts th
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_right
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from ext_proc.core.model import BlockHash, InferenceRequest
 
 BYTES_PER_TOKEN = 4
 """Rule of thumb for text; where the engine counts otherwise the learnt rates absorb it (a constant bias)."""
+
+
+_LONGEST_KEPT = 200
 
 
 class BlockSizes(msgspec.Struct, frozen=True):
@@ -58,7 +62,10 @@ class PromptHasher:
             model: the model in whose cache the prompt would lie, where the request does not say.
         """
         prompt = request.prompt
-        seed = _seed((model or request.model or "", *request.namespace))
+        model = model or request.model or ""
+        # Names come from strangers: only short ones are worth keeping.
+        known = len(model) <= _LONGEST_KEPT and not request.namespace
+        seed = _model_seed(model) if known else _seed((model, *request.namespace))
         digest = xxh3_64_intdigest
         hashes: list[BlockHash] = []
         for cut in self._cuts[: bisect_right(self._ends, len(prompt))]:
@@ -83,6 +90,11 @@ class PromptHasher:
         """Return the estimated tokens of the block with that position, counted from 0."""
         known = self._tokens
         return known[block] if block < len(known) else self.sizes.large // BYTES_PER_TOKEN
+
+
+@functools.lru_cache(maxsize=1024)
+def _model_seed(model: str) -> BlockHash:
+    return _seed((model,))
 
 
 def _seed(parts: Sequence[str]) -> BlockHash:

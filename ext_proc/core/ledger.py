@@ -31,7 +31,7 @@ class Load(msgspec.Struct, gc=False):
     busy_until: float = 0.0
 
 
-class Lease(msgspec.Struct):
+class Lease(msgspec.Struct, gc=False):
     """One request's claim on an endpoint, from its decision to its outcome.
 
     Attributes:

@@ -50,7 +50,7 @@ class Unhashed(enum.StrEnum):
     ENCODING_BROKEN = "encoding_broken"
 
 
-class Endpoint(msgspec.Struct, frozen=True, kw_only=True):
+class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One routable engine: an ip:port that Envoy can be told to use.
 
     Attributes:
@@ -128,7 +128,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     in_flight: int = 0
 
 
-class FilterReport(msgspec.Struct, frozen=True):
+class FilterReport(msgspec.Struct, frozen=True, gc=False):
     """How many endpoints a filter left."""
 
     name: str
@@ -140,7 +140,7 @@ class FilterReport(msgspec.Struct, frozen=True):
         return f"{self.name}: {self.after} of {self.before} match"
 
 
-class Decision(msgspec.Struct, frozen=True, kw_only=True):
+class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which endpoint a request was given, and everything needed to explain it.
 
     Attributes:
@@ -198,7 +198,7 @@ class Ending(enum.StrEnum):
     LOST = "lost"
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What became of a decision, read from Envoy's access log.
 
     Attributes:

@@ -6,6 +6,7 @@ and the lowest cost wins. The pick is booked at once, so the next decision alrea
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, isfinite
 from typing import overload
@@ -37,6 +38,10 @@ NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool when they name no model."""
+
+
+_MANY = 16
+"""Candidates whose cost terms are small enough to keep."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -107,7 +112,7 @@ class EndpointPicker:
         if not candidates:
             return Rejection(self._refusal(request, subset, filters), filters)
         eligible = self._health.eligible(candidates, now)
-        filters = (*filters, FilterReport("health", len(candidates), len(eligible)))
+        filters = (*filters, _report("health", len(candidates), len(eligible)))
         nearly_free = request.operation in NEARLY_FREE
         chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, self._model(request))
         context = self._context(request, chain, eligible, now, generator)
@@ -128,8 +133,10 @@ class EndpointPicker:
             filters=filters,
             decided_at=now,
         )
-        # What waits for the outcome, perhaps for minutes, keeps the terms of the named endpoints only.
-        kept = msgspec.structs.replace(decision, terms=[terms[place] for place in places])
+        kept = decision
+        if len(eligible) > _MANY:
+            # What waits for the outcome, perhaps for minutes, keeps the terms of the named endpoints only.
+            kept = msgspec.structs.replace(decision, terms=[terms[place] for place in places])
         seconds = ranking.prefills[best] if ranking.prefills else 0.0
         self._book(kept, chain, seconds, context.output, counted=not nearly_free)
         return decision
@@ -146,11 +153,11 @@ class EndpointPicker:
         candidates: Sequence[Endpoint] = snapshot.candidates(request.model)
         if request.model is None and not candidates and request.operation in MODELLESS:
             candidates = snapshot.by_pool.get(snapshot.default_pool or "", ())
-        filters = (FilterReport("model", len(snapshot.endpoints), len(candidates)),)
+        filters = (_report("model", len(snapshot.endpoints), len(candidates)),)
         if subset is None:
             return candidates, filters
         allowed = [endpoint for endpoint in candidates if endpoint.address in subset]
-        return allowed, (*filters, FilterReport("subset", len(candidates), len(allowed)))
+        return allowed, (*filters, _report("subset", len(candidates), len(allowed)))
 
     def _refusal(
         self, request: InferenceRequest, subset: Collection[str] | None, filters: tuple[FilterReport, ...]
@@ -274,6 +281,11 @@ class _Terms(Sequence[CostTerms]):
             memory=ranking.memories[position] if ranking.memories else 0.0,
             in_flight=self._in_flight[position],
         )
+
+
+@functools.lru_cache(maxsize=4096)
+def _report(name: str, before: int, after: int) -> FilterReport:
+    return FilterReport(name, before, after)
 
 
 def _fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from ext_proc.core.observer import NoObserver
@@ -25,7 +25,7 @@ class DecisionRing(NoObserver):
 
     def __init__(self, capacity: int = CAPACITY) -> None:
         self._capacity = capacity
-        self._decisions: dict[str, Decision] = {}
+        self._decisions: OrderedDict[str, Decision] = OrderedDict()
         self._outcomes: dict[str, Outcome] = {}
         self._refusals: deque[dict[str, Any]] = deque(maxlen=capacity)
 
@@ -36,8 +36,7 @@ class DecisionRing(NoObserver):
         """Remember a decision and forget the oldest."""
         self._decisions[decision.id] = decision
         if len(self._decisions) > self._capacity:
-            oldest = next(iter(self._decisions))
-            del self._decisions[oldest]
+            oldest, _ = self._decisions.popitem(last=False)
             self._outcomes.pop(oldest, None)
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:

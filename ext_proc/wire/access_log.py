@@ -13,6 +13,14 @@ from google.protobuf.struct_pb2 import Struct
 
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.model import Ending, Outcome, Usage
+from ext_proc.core.names import (
+    ACCESS_LOG_SERVICE,
+    DECISION_KEY,
+    KVPICKER_NAMESPACE,
+    LB_NAMESPACE,
+    SERVED,
+    USAGE_NAMESPACE,
+)
 from ext_proc.wire._pb.access_log_entry_pb2 import (
     AccessLogCommon,
     AccessLogType,
@@ -20,12 +28,8 @@ from ext_proc.wire._pb.access_log_entry_pb2 import (
     ResponseFlags,
 )
 from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
-from ext_proc.wire.codec import DECISION_KEY, LB_NAMESPACE, NAMESPACE, SERVED, decision_id
+from ext_proc.wire.codec import decision_id
 from ext_proc.wire.transport import Method, Reply
-
-SERVICE = "envoy.service.accesslog.v3.AccessLogService"
-USAGE_NAMESPACE = "kvpicker.usage"
-"""Where the gateway's usage filters put what they read from responses."""
 
 MOST_TOKENS = 10_000_000
 """A count above this is nonsense of the engine, and as good as none."""
@@ -65,9 +69,9 @@ class AccessLogSession:
     def _take(self, entry: HTTPAccessLogEntry, now: float) -> str:
         common = entry.common_properties
         namespaces = common.metadata.filter_metadata
-        if NAMESPACE not in namespaces:
+        if KVPICKER_NAMESPACE not in namespaces:
             return "undecided"
-        identity = decision_id(namespaces[NAMESPACE].fields[DECISION_KEY].string_value)
+        identity = decision_id(namespaces[KVPICKER_NAMESPACE].fields[DECISION_KEY].string_value)
         if not identity:
             return "undecided"
         kind = common.access_log_type
@@ -185,4 +189,4 @@ def _first_byte(common: AccessLogCommon) -> float | None:
 
 def access_log_method(feedback: Feedback, clock: Callable[[], float], count: Callable[[str], None]) -> Method:
     """Make the method `StreamAccessLogs`; `count` hears what became of each entry."""
-    return Method(SERVICE, "StreamAccessLogs", lambda: AccessLogSession(feedback, clock, count))
+    return Method(ACCESS_LOG_SERVICE, "StreamAccessLogs", lambda: AccessLogSession(feedback, clock, count))

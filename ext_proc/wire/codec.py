@@ -11,26 +11,23 @@ from ext_proc.core.addresses import canonical
 from ext_proc.core.error_bodies import error_body
 from ext_proc.core.exchange import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Decision
+from ext_proc.core.names import (
+    DECISION_KEY,
+    DESTINATION,
+    KVPICKER_NAMESPACE,
+    LB_NAMESPACE,
+    PICKER_HEADERS,
+    READ_HEADERS,
+    REFUSED_KEY,
+    SESSION_HEADERS,
+    SUBSET,
+    SUBSET_NAMESPACE,
+)
 from ext_proc.core.prompts import RequestHead
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 
-DESTINATION = "x-gateway-destination-endpoint"
-"""The pick, as header and as metadata key (Endpoint Picker protocol v1)."""
-
-SUBSET = f"{DESTINATION}-subset"
-SERVED = f"{DESTINATION}-served"
-LB_NAMESPACE = "envoy.lb"
-SUBSET_NAMESPACE = "envoy.lb.subset_hint"
-NAMESPACE = "kvpicker"
-DECISION_KEY = "decision"
-REFUSED_KEY = "refused"
-
-PICKER_HEADERS = (DESTINATION, SUBSET, SERVED)
-"""Headers that a client must not set."""
-
-_SESSION_HEADERS = ("x-claude-code-session-id", "x-session-id", "session-id", "session_id", "x-session-affinity")
-_WANTED = frozenset({":method", ":path", "content-type", "content-encoding", *_SESSION_HEADERS, *PICKER_HEADERS})
+_WANTED = frozenset(READ_HEADERS)
 _LONGEST_SESSION = 256
 
 
@@ -40,9 +37,21 @@ def decode(message: bytes) -> Event | None:
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
-    sliced = _slice_body(message)
-    if sliced is not None:
-        return sliced
+    if len(message) <= _LONGEST_KEPT:
+        return _decode_short(message)
+    return _slice_body(message) or _decode(message)
+
+
+_LONGEST_KEPT = 512
+
+
+# With few headers forwarded, as the lean profile does, a client's messages are alike to the byte.
+@functools.lru_cache(maxsize=1024)
+def _decode_short(message: bytes) -> Event | None:
+    return _decode(message)
+
+
+def _decode(message: bytes) -> Event | None:
     request = ProcessingRequest.FromString(message)
     name = request.WhichOneof("request")
     if name == "request_body":
@@ -100,7 +109,7 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
         if key in _WANTED:
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
-    session = next((values[name][:_LONGEST_SESSION] for name in _SESSION_HEADERS if name in values), "")
+    session = next((values[name][:_LONGEST_SESSION] for name in SESSION_HEADERS if name in values), "")
     head = RequestHead(
         path=get(":path", ""),
         content_type=get("content-type", ""),
@@ -220,7 +229,7 @@ def encode_refusal(action: Refuse) -> bytes:
     if refusal.retry_after is not None:
         immediate.headers.set_headers.append(_header("retry-after", str(refusal.retry_after).encode()))
     # Tells the local-reply rules of Envoy that this body has its shape already.
-    response.dynamic_metadata.update({NAMESPACE: {REFUSED_KEY: refusal.reason}})
+    response.dynamic_metadata.update({KVPICKER_NAMESPACE: {REFUSED_KEY: refusal.reason}})
     return response.SerializeToString()
 
 
@@ -279,10 +288,10 @@ _FRAMES = (
     b"\x0a" + bytes([len(DECISION_KEY)]) + DECISION_KEY.encode() + b"\x12",
     b"\x0a",
     _STRUCT_VALUE,
-    b"\x0a" + bytes([len(NAMESPACE)]) + NAMESPACE.encode() + b"\x12",
+    b"\x0a" + bytes([len(KVPICKER_NAMESPACE)]) + KVPICKER_NAMESPACE.encode() + b"\x12",
     b"\x0a",
 )
-"""What stands before each length when {NAMESPACE: {DECISION_KEY: text}} is written as a Struct, inside out."""
+"""What stands before each length when {KVPICKER_NAMESPACE: {DECISION_KEY: text}} is written as a Struct, inside out."""
 
 _METADATA_TAG = b"\x42"
 

@@ -7,12 +7,11 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from ext_proc.core.exchange import Abort, Exchange, Ignore, Refuse
+from ext_proc.core.exchange import Continue, Exchange, Ignore, Refuse
+from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
 from ext_proc.wire.codec import Encoder, decode, encode_refusal
 from ext_proc.wire.transport import Method, Reply
-
-SERVICE = "envoy.service.ext_proc.v3.ExternalProcessor"
 
 _NOTHING = Reply()
 
@@ -37,13 +36,13 @@ class ExtProcSession:
         if event is None:
             return _NOTHING
         action = self._exchange.receive(event)
+        if isinstance(action, Continue):
+            return Reply(self._encoder.encode(action), action.finished)
         if isinstance(action, Ignore):
             return _NOTHING
         if isinstance(action, Refuse):
             return Reply(encode_refusal(action), True)
-        if isinstance(action, Abort):
-            return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, action.message)
-        return Reply(self._encoder.encode(action), action.finished)
+        return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, action.message)
 
     def close(self, *, delivered: bool) -> Reply:
         """End the exchange."""
@@ -53,4 +52,4 @@ class ExtProcSession:
 
 def ext_proc_method(open_exchange: Callable[[], Exchange], encoder: Encoder, observer: Observer) -> Method:
     """Make the method `Process`; `open_exchange` begins an exchange for each stream."""
-    return Method(SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer))
+    return Method(EXT_PROC_SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer))

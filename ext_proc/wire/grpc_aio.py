@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
 
-from ext_proc.wire.transport import Method, Session
+from ext_proc.wire.transport import Method, Reply, Session
 
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is generic in stubs only
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
@@ -49,7 +48,7 @@ async def _pump(session: Session, context: _Context) -> None:
     try:
         while (message := await context.read()) is not grpc.aio.EOF:
             reply = session.receive(message)
-            if inspect.isawaitable(reply):
+            if not isinstance(reply, Reply):
                 reply = await reply
             if reply.message is not None:
                 delivered = False

@@ -10,11 +10,11 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from ext_proc.core.errors import ConfigError
-from ext_proc.wire import access_log, ext_proc
+from ext_proc.core.names import ACCESS_LOG_SERVICE, EXT_PROC_SERVICE
 from ext_proc.wire.grpc_aio import OPTIONS, handlers
 from ext_proc.wire.transport import Method
 
-READINESS_NAMES = ("", "readiness", ext_proc.SERVICE)
+READINESS_NAMES = ("", "readiness", EXT_PROC_SERVICE)
 LIVENESS_NAMES = ("liveness",)
 """Names of the Endpoint Picker protocol: liveness serves while the process runs, the others while it is ready."""
 
@@ -45,7 +45,7 @@ class GrpcServer:
         self._server = grpc.aio.server(options=OPTIONS)
         self._server.add_generic_rpc_handlers(tuple(handlers(self._methods)))
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
-        names = (ext_proc.SERVICE, access_log.SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (EXT_PROC_SERVICE, ACCESS_LOG_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._server)
         self.addresses = tuple(self._listen(address) for address in self._requested)
         await self._server.start()

@@ -18,7 +18,7 @@ import pytest
 
 from ext_proc.app import Service
 from ext_proc.config import load
-from ext_proc.wire.ext_proc import SERVICE
+from ext_proc.core.names import EXT_PROC_SERVICE
 from tests.unit.wire.picking import body_message, headers_message
 from tests.waiting import until
 
@@ -61,7 +61,7 @@ class Running:
     async def ask(self) -> None:
         """Have one request decided."""
         async with grpc.aio.insecure_channel(self.service.grpc_addresses[0]) as channel:
-            call = channel.stream_stream(f"/{SERVICE}/Process")()
+            call = channel.stream_stream(f"/{EXT_PROC_SERVICE}/Process")()
             await call.write(headers_message())
             await call.write(body_message())
             await call.done_writing()

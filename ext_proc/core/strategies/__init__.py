@@ -28,7 +28,7 @@ class Generator(Protocol):
         """Return a float in [0, 1)."""
 
 
-class Ranking(msgspec.Struct):
+class Ranking(msgspec.Struct, gc=False):
     """Costs in the order of the candidates; lower is better.
 
     Attributes:
@@ -44,7 +44,7 @@ class Ranking(msgspec.Struct):
     memories: Sequence[float] = ()
 
 
-class Context(msgspec.Struct):
+class Context(msgspec.Struct, gc=False):
     """What a strategy may look at beside the request.
 
     Attributes:

@@ -22,7 +22,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
 from ext_proc.bootstrap.binary import find_envoy
-from ext_proc.bootstrap.names import EXT_PROC_SERVICE
+from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.local.envoy import EnvoyProcess
 
 Script = Callable[[ext_proc.ProcessingRequest], ext_proc.ProcessingResponse | None]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ext_proc.bootstrap.names import USAGE_NAMESPACE
+from ext_proc.core.names import USAGE_NAMESPACE
 from tests.unit.bootstrap.lab import Gateway, Handler
 
 pytestmark = pytest.mark.envoy

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from ext_proc.core.errors import ModelNotFound, NoReadyEndpoint
 from ext_proc.core.exchange import Continue, Kind, Refuse
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
+from ext_proc.core.names import DECISION_KEY, KVPICKER_NAMESPACE
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
-from ext_proc.wire.codec import DECISION_KEY, NAMESPACE, Encoder, Subset, decision_id, encode_refusal
+from ext_proc.wire.codec import Encoder, Subset, decision_id, encode_refusal
 
 
 def decision(identity: str = "i-1", addresses: tuple[str, ...] = ("10.0.0.11:8000",)) -> Decision:
@@ -35,7 +36,7 @@ def test_decision_metadata_is_a_struct_for_any_length(identity: str) -> None:
     """The metadata that is written by hand parses as the Struct it stands for."""
     message = Encoder(1).encode(Continue(Kind.REQUEST_BODY, decision(identity)))
     fields = ProcessingResponse.FromString(message).dynamic_metadata.fields
-    text = fields[NAMESPACE].struct_value.fields[DECISION_KEY].string_value
+    text = fields[KVPICKER_NAMESPACE].struct_value.fields[DECISION_KEY].string_value
     assert decision_id(text) == identity
     assert text.endswith("|10.0.0.11:8000|64/100|prefix")
 

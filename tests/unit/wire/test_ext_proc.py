@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.exchange import BodyMode
+from ext_proc.core.names import DESTINATION, KVPICKER_NAMESPACE, LB_NAMESPACE, SUBSET, SUBSET_NAMESPACE
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
-from ext_proc.wire.codec import DESTINATION, LB_NAMESPACE, NAMESPACE, SUBSET, SUBSET_NAMESPACE
 from ext_proc.wire.ext_proc import ExtProcSession
 from ext_proc.wire.transport import Reply
 from tests.unit.wire.picking import ADDRESSES, CHAT, TWO_POOLS, Picking, body_message, headers_message
@@ -62,7 +62,7 @@ def test_metadata_carries_the_decision(picking: Picking) -> None:
     session = picking.session()
     session.receive(headers_message())
     answer = response(session.receive(body_message()))
-    text = answer.dynamic_metadata.fields[NAMESPACE].struct_value.fields["decision"].string_value
+    text = answer.dynamic_metadata.fields[KVPICKER_NAMESPACE].struct_value.fields["decision"].string_value
     (decision,) = picking.notes.all("decided")
     assert text.split("|")[:2] == [decision.id, decision.chosen.address]
 

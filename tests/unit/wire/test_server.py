@@ -13,6 +13,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.names import ACCESS_LOG_SERVICE, EXT_PROC_SERVICE
 from ext_proc.wire import access_log, ext_proc
 from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsResponse
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
@@ -21,7 +22,7 @@ from ext_proc.wire.server import LIVENESS_NAMES, READINESS_NAMES, GrpcServer
 from ext_proc.wire.transport import Method, Reply
 from tests.unit.wire.picking import Picking, body_message, headers_message
 
-PROCESS = f"/{ext_proc.SERVICE}/Process"
+PROCESS = f"/{EXT_PROC_SERVICE}/Process"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
@@ -96,7 +97,7 @@ async def test_large_body_passes(channel: grpc.aio.Channel) -> None:
 
 async def test_access_log_is_answered_once_at_the_end(channel: grpc.aio.Channel) -> None:
     """The log stream gets its one answer when Envoy half-closes."""
-    method = f"/{access_log.SERVICE}/StreamAccessLogs"
+    method = f"/{ACCESS_LOG_SERVICE}/StreamAccessLogs"
     assert await converse(channel, b"", b"", method=method) == [StreamAccessLogsResponse().SerializeToString()]
 
 
@@ -117,7 +118,7 @@ async def test_reflection_lists_both_services(channel: grpc.aio.Channel) -> None
     reply = await call.read()
     call.cancel()
     names = {service.name for service in reply.list_services_response.service}
-    assert {ext_proc.SERVICE, access_log.SERVICE, "grpc.health.v1.Health"} <= names
+    assert {EXT_PROC_SERVICE, ACCESS_LOG_SERVICE, "grpc.health.v1.Health"} <= names
 
 
 async def test_unix_socket_serves_and_is_removed(picking: Picking, tmp_path: Path) -> None:

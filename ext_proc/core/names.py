@@ -1,0 +1,38 @@
+"""Names on the wire between Envoy and kvpicker: services, headers, metadata."""
+
+from __future__ import annotations
+
+from typing import Final
+
+EXT_PROC_SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
+ACCESS_LOG_SERVICE: Final = "envoy.service.accesslog.v3.AccessLogService"
+
+DESTINATION: Final = "x-gateway-destination-endpoint"
+"""The pick, as header and as metadata key (Endpoint Picker protocol v1)."""
+
+SUBSET: Final = "x-gateway-destination-endpoint-subset"
+SERVED: Final = "x-gateway-destination-endpoint-served"
+
+PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED)
+"""Headers that a client must not set."""
+
+SESSION_HEADERS: Final = (
+    "x-claude-code-session-id",
+    "x-session-id",
+    "session-id",
+    "session_id",
+    "x-session-affinity",
+)
+"""Headers by which clients name a conversation; the first that is there counts."""
+
+READ_HEADERS: Final = (":method", ":path", "content-type", "content-encoding", *SESSION_HEADERS, *PICKER_HEADERS)
+"""All that kvpicker reads of a request's headers; the others, credentials among them, need not be sent to it."""
+
+LB_NAMESPACE: Final = "envoy.lb"
+SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
+KVPICKER_NAMESPACE: Final = "kvpicker"
+USAGE_NAMESPACE: Final = "kvpicker.usage"
+"""Where the gateway's usage filter puts what it read from an answer."""
+
+DECISION_KEY: Final = "decision"
+REFUSED_KEY: Final = "refused"
