@@ -40,6 +40,7 @@ from ext_proc.wire.ext_proc import ext_proc_method
 from ext_proc.wire.server import GrpcServer
 
 HOUSEKEEPING_INTERVAL_S = 1.0
+FLUSH_INTERVAL_S = 0.2
 STOP_GRACE_S = 5.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
@@ -66,6 +67,7 @@ class Service:
         self._heard_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
+        self._output = output
         self._log = configure(config.log.level, config.log.format, output)
         self._lines = LogObserver(self._log)
         self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
@@ -101,6 +103,7 @@ class Service:
             await self._grpc.set_ready(ready=True)
             self._stack = stack.pop_all()
         self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address)
+        self._output.flush()
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -111,6 +114,7 @@ class Service:
         await self._stack.aclose()
         self._say(Event.SERVER_STOPPED)
         self._lines.close()
+        self._output.flush()
 
     def stop_on_signals(self) -> None:
         """Let SIGTERM and SIGINT end `run`; before the start, so that no moment is without a handler."""
@@ -153,6 +157,7 @@ class Service:
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._keep_house())
+        self._spawn(stack, self._flush_lines())
         if self._path is not None:
             watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
             watcher.check()
@@ -166,6 +171,11 @@ class Service:
             await asyncio.gather(task, return_exceptions=True)
 
         stack.push_async_callback(end)
+
+    async def _flush_lines(self) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_INTERVAL_S)
+            self._output.flush()
 
     async def _keep_house(self) -> None:
         """Give up overdue leases, and try again to write what could not be written."""

@@ -1,7 +1,9 @@
 -- Copies what an engine says of tokens into metadata, from JSON answers and event streams alike.
 -- It looks for the field "usage" in a sliding window. Inside a JSON string the quotes of "usage" would be escaped,
 -- so generated text cannot be mistaken for it. Counts only grow within an answer: the largest of a kind is kept.
+-- All of it becomes one text of "key=value" words: an access log entry is read faster with one field than with six.
 local NAMESPACE = "kvpicker.usage"
+local KEY = "words"
 local WINDOW = 4096      -- longer than any usage object
 local ID_WITHIN = 16384  -- an answer gives its id at its beginning
 local MAX_DIGITS = 9
@@ -14,8 +16,11 @@ local NAMES = {
 local RESPONSES = { input_tokens = "prompt", output_tokens = "completion" }
 local ANTHROPIC = { input_tokens = "anthropic_input", output_tokens = "anthropic_output" }
 
-local function note(handle, key, value)
-  handle:streamInfo():dynamicMetadata():set(NAMESPACE, key, value)
+local function note(handle, seen, key, value)
+  seen[key] = value
+  local words = {}
+  for name, noted in pairs(seen) do words[#words + 1] = name .. "=" .. noted end
+  handle:streamInfo():dynamicMetadata():set(NAMESPACE, KEY, table.concat(words, " "))
 end
 
 local function read_usage(handle, usage, seen)
@@ -23,10 +28,7 @@ local function read_usage(handle, usage, seen)
   for field, digits in string.gmatch(usage, '"([%w_]+)"%s*:%s*(%d+)%s*[,}]') do
     local key = NAMES[field] or shared[field]
     local count = key and #digits <= MAX_DIGITS and tonumber(digits)
-    if count and count > (seen[key] or -1) then
-      seen[key] = count
-      note(handle, key, count)
-    end
+    if count and count > (seen[key] or -1) then note(handle, seen, key, count) end
   end
 end
 
@@ -57,11 +59,11 @@ function envoy_on_response(handle)
     local text = rest .. chunk:getBytes(0, size)
     if not id and length < ID_WITHIN then
       id = string.match(text, '"id"%s*:%s*"(resp_[%w_-]+)"')
-      if id then note(handle, "response_id", id) end
+      if id then note(handle, seen, "response_id", id) end
     end
     if events and not failed and fails(text) then
       failed = true
-      note(handle, "failed", true)
+      note(handle, seen, "failed", 1)
     end
     local after = read_all_usage(handle, text, seen)
     length = length + size

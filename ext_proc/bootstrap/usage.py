@@ -4,15 +4,16 @@ It is a Lua filter, because the stock filters cannot be trusted with strangers' 
 data is a JSON scalar (`data: null`) ends the process with a segmentation fault in sse_to_metadata, and
 json_to_metadata turns every JSON answer above the buffer limit into a 500.
 
-All keys are in the metadata namespace `kvpicker.usage`; absent means that the engine did not say.
+Its findings are the metadata `kvpicker.usage`, key `words`: one text of `key=value` words, of which those are there
+that the engine gave.
 
-| key | meaning |
+| word | meaning |
 |---|---|
 | `prompt`, `completion`, `cached` | prompt tokens, generated tokens, prompt tokens from the cache (OpenAI, Responses) |
 | `anthropic_input`, `anthropic_output` | uncached prompt tokens, generated tokens (Anthropic) |
 | `anthropic_cached` | prompt tokens from the cache, not in `anthropic_input` (Anthropic) |
 | `response_id` | id of the answer of the Responses API |
-| `failed` | true if a stream that began with 200 carried an error |
+| `failed` | 1 if a stream that began with 200 carried an error |
 """
 
 from __future__ import annotations

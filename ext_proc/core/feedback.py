@@ -68,7 +68,7 @@ class Feedback:
     def _note_health(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
         sent = lease.decision.decided_at
         # Envoy tries another endpoint only if the one before was not reached or had not begun.
-        for endpoint in _tried(lease, outcome)[0]:
+        for endpoint in _tried(lease, outcome)[0] if outcome.attempts > 1 else ():
             if endpoint is not served and self._is_current(endpoint):
                 self._health.note(endpoint, Ending.CONNECT_FAILURE, now, sent)
         if served is not None and self._is_current(served):
@@ -87,6 +87,9 @@ class Feedback:
 
     def _served(self, lease: Lease, outcome: Outcome) -> Endpoint | None:
         """Return the endpoint of the last attempt, which may be one that Envoy chose by itself; None for a stranger."""
+        chosen = lease.decision.endpoints[0]
+        if outcome.served == chosen.address:
+            return chosen
         if outcome.served is None:
             return _tried(lease, outcome)[1]
         named = (endpoint for endpoint in lease.decision.endpoints if endpoint.address == outcome.served)

@@ -34,5 +34,8 @@ KVPICKER_NAMESPACE: Final = "kvpicker"
 USAGE_NAMESPACE: Final = "kvpicker.usage"
 """Where the gateway's usage filter puts what it read from an answer."""
 
+USAGE_WORDS_KEY: Final = "words"
+"""One text of `key=value` words; filters that cannot write it may use the words as keys instead."""
+
 DECISION_KEY: Final = "decision"
 REFUSED_KEY: Final = "refused"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ext_proc.core.errors import KvpickerError
-from ext_proc.core.model import ILLNESS
+from ext_proc.core.model import ILLNESS, Ending
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops.events import Event
 from ext_proc.ops.text import printable
@@ -59,6 +60,9 @@ class LineLimit:
         return counts
 
 
+_LIMITED = ILLNESS | {Ending.LOST}
+
+
 class LogObserver(NoObserver):
     """Writes log lines; never a prompt, a body, a header value or the text of a foreign exception.
 
@@ -69,6 +73,8 @@ class LogObserver(NoObserver):
     def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
         self._log = log
         self._limit = LineLimit(clock)
+        # Asked once: a request's line has many fields, and gathering them for nothing costs more than all the rest.
+        self._tells_requests = log.is_enabled_for(logging.INFO)
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """Log `request_refused`."""
@@ -91,8 +97,10 @@ class LogObserver(NoObserver):
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Log `request_finished`."""
+        if not self._tells_requests:
+            return
         suppressed: int | None = 0
-        if outcome.ending in ILLNESS:
+        if outcome.ending in _LIMITED:
             suppressed = self._limit.admit(f"{Event.REQUEST_FINISHED.name_} {outcome.ending}")
             if suppressed is None:
                 return

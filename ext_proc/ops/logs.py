@@ -22,12 +22,35 @@ _ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 
 
 def configure(level: Level, format: Format, stream: BinaryIO) -> Log:  # noqa: A002  # the name of the setting
-    """Make a logger that writes to `stream`; structlog's and logging's global settings stay untouched."""
+    """Make a logger that writes to `stream`; structlog's and logging's global settings stay untouched.
+
+    Whoever owns the stream flushes it every now and then: a flush for each request costs more than its line.
+    """
     processors = [render_json] if format == "json" else _console(colors=stream.isatty())
     # Made directly, because wrap_logger would read structlog's global settings.
     logger: Any = structlog.make_filtering_bound_logger(level)
-    bound: Log = logger(structlog.BytesLogger(stream), processors, {})
+    bound: Log = logger(LineWriter(stream), processors, {})
     return bound
+
+
+class LineWriter:
+    """Writes lines to a stream; from warning on they are flushed at once, others with the stream's next flush."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+
+    def info(self, line: bytes) -> None:
+        """Write a line that may wait for company."""
+        self._stream.write(line + b"\n")
+
+    debug = info
+
+    def error(self, line: bytes) -> None:
+        """Write a line that somebody should see soon."""
+        self._stream.write(line + b"\n")
+        self._stream.flush()
+
+    warning = warn = exception = critical = fatal = error
 
 
 def render_json(_logger: WrappedLogger, level: str, event: EventDict) -> bytes:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from http import HTTPStatus
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
-from google.protobuf.struct_pb2 import Struct
 
 from ext_proc.core.feedback import Feedback
-from ext_proc.core.model import Ending, Outcome, Usage
+from ext_proc.core.model import Ending, Outcome
 from ext_proc.core.names import (
     ACCESS_LOG_SERVICE,
     DECISION_KEY,
@@ -30,9 +28,7 @@ from ext_proc.wire._pb.access_log_entry_pb2 import (
 from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
 from ext_proc.wire.codec import decision_id
 from ext_proc.wire.transport import Method, Reply
-
-MOST_TOKENS = 10_000_000
-"""A count above this is nonsense of the engine, and as good as none."""
+from ext_proc.wire.usage import NO_USAGE, read_usage, read_words
 
 _GOING_ON = Reply()
 _LAST = Reply(StreamAccessLogsResponse().SerializeToString())
@@ -68,10 +64,9 @@ class AccessLogSession:
 
     def _take(self, entry: HTTPAccessLogEntry, now: float) -> str:
         common = entry.common_properties
-        namespaces = common.metadata.filter_metadata
-        if KVPICKER_NAMESPACE not in namespaces:
-            return "undecided"
-        identity = decision_id(namespaces[KVPICKER_NAMESPACE].fields[DECISION_KEY].string_value)
+        # A look-up in a map adds what it does not find, here to a message that is dropped afterwards.
+        metadata = common.metadata.filter_metadata[KVPICKER_NAMESPACE]
+        identity = decision_id(metadata.fields[DECISION_KEY].string_value)
         if not identity:
             return "undecided"
         kind = common.access_log_type
@@ -87,10 +82,9 @@ def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
     common = entry.common_properties
     namespaces = common.metadata.filter_metadata
     status = entry.response.response_code.value
-    # A look-up by [] would add the namespace, hence `get`.
-    usage = namespaces.get(USAGE_NAMESPACE)
+    words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
     ending = _ending(entry, status)
-    if ending is Ending.OK and usage is not None and usage.fields["failed"].bool_value:
+    if ending is Ending.OK and "failed" in words:
         ending = Ending.STREAM_ERROR
     return Outcome(
         decision_id=identity,
@@ -101,33 +95,10 @@ def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
         details=entry.response.response_code_details,
         duration=_seconds(common.duration),
         first_byte=_first_byte(common),
-        usage=read_usage(usage) if usage is not None else Usage(),
-        response_id=usage.fields["response_id"].string_value if usage is not None else "",
+        usage=read_usage(words) if words else NO_USAGE,
+        response_id=str(words.get("response_id", "")),
         request_id=entry.request.request_id or common.stream_id,
     )
-
-
-def read_usage(usage: Struct) -> Usage:
-    """Read token counts; Anthropic counts cached tokens beside its input tokens, OpenAI among them."""
-    fields = usage.fields
-    if "anthropic_input" in fields:
-        cached = _tokens(usage, "anthropic_cached")
-        uncached = _tokens(usage, "anthropic_input")
-        prompt = None if uncached is None else uncached + (cached or 0)
-        return Usage(prompt, _tokens(usage, "anthropic_output"), cached)
-    return Usage(_tokens(usage, "prompt"), _tokens(usage, "completion"), _tokens(usage, "cached"))
-
-
-def _tokens(usage: Struct, key: str) -> int | None:
-    if key not in usage.fields:
-        return None
-    value = usage.fields[key]
-    if value.WhichOneof("kind") != "number_value":
-        return None
-    number = value.number_value
-    if not math.isfinite(number) or not 0 <= number <= MOST_TOKENS:
-        return None
-    return int(number)
 
 
 def _ending(entry: HTTPAccessLogEntry, status: int) -> Ending:

@@ -214,7 +214,9 @@ class Encoder:
         """Return the value of the destination header: addresses in the order Envoy is to try them."""
         addresses = [endpoint.address for endpoint in decision.endpoints]
         count = len(addresses)
-        return ",".join([addresses[attempt % count] for attempt in range(self._attempts)])
+        if count != self._attempts:
+            addresses = [addresses[attempt % count] for attempt in range(self._attempts)]
+        return ",".join(addresses)
 
 
 def encode_refusal(action: Refuse) -> bytes:
@@ -272,8 +274,8 @@ def _header(key: str, value: bytes) -> HeaderValueOption:
 
 def packed(decision: Decision) -> str:
     """Return the decision as one metadata string: id, endpoint, predicted and prompt tokens, reason."""
-    tokens = f"{decision.hit_tokens}/{decision.request.prompt_tokens}"
-    return f"{decision.id}|{decision.chosen.address}|{tokens}|{decision.reason}"
+    endpoint, tokens = decision.endpoints[0].address, decision.request.prompt_tokens
+    return f"{decision.id}|{endpoint}|{decision.hit_tokens}/{tokens}|{decision.reason}"
 
 
 def decision_id(text: str) -> str:
@@ -299,12 +301,23 @@ _METADATA_TAG = b"\x42"
 def _decision_entry(decision: Decision) -> bytes:
     """Write the metadata entry of a decision by hand: a third of what building the message takes."""
     data = packed(decision).encode()
+    if len(data) > _LONGEST_SHORT:
+        for frame in _FRAMES:
+            data = frame + _varint(len(data)) + data
+        return data
+    parts = [data]
+    length = len(data)
     for frame in _FRAMES:
-        data = frame + _varint(len(data)) + data
-    return data
+        parts += (_ONE_BYTE[length], frame)
+        length += len(frame) + 1
+    parts.reverse()
+    return b"".join(parts)
 
 
 _ONE_BYTE = [bytes((number,)) for number in range(0x80)]
+
+_LONGEST_SHORT = 0x7F - sum(len(frame) + 1 for frame in _FRAMES)
+"""The longest text with which every length takes one byte."""
 
 
 def _varint(number: int) -> bytes:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from ext_proc.core.names import USAGE_NAMESPACE
+from ext_proc.core.names import USAGE_NAMESPACE, USAGE_WORDS_KEY
 from tests.unit.bootstrap.lab import Gateway, Handler
 
 pytestmark = pytest.mark.envoy
@@ -45,8 +45,9 @@ async def read(gateway: Gateway, handler: Handler, body: bytes) -> dict[str, Any
     gateway.engine.handler = handler
     status, _, received = await gateway.post()
     assert (status, received) == (200, body)
-    usage: dict[str, Any] = (await gateway.metadata()).get(USAGE_NAMESPACE, {})
-    return usage
+    words = (await gateway.metadata()).get(USAGE_NAMESPACE, {}).get(USAGE_WORDS_KEY, "")
+    pairs = (word.split("=") for word in words.split())
+    return {key: int(value) if value.isdigit() else value for key, value in pairs}
 
 
 JSON_ANSWERS = {
@@ -103,8 +104,8 @@ STREAMS = {
     "2 MB event": ([event({"pad": "x" * 2_000_000, "usage": OPENAI})], READ_OPENAI),
     "comments": ([b": PROCESSING\n\n", b":\n", b"retry: 1\nid: 4\n\n", event({"usage": OPENAI})], READ_OPENAI),
     "quoted in text": ([event({"delta": 'data: {"error": 1} "usage": {"prompt_tokens": 7}'})], {}),
-    "error": ([event({"choices": []}), event({"error": {"message": "engine died"}})], {"failed": True}),
-    "anthropic error": ([b"event: error\n", event({"type": "error", "error": {}})], {"failed": True}),
+    "error": ([event({"choices": []}), event({"error": {"message": "engine died"}})], {"failed": 1}),
+    "anthropic error": ([b"event: error\n", event({"type": "error", "error": {}})], {"failed": 1}),
     "error is null": ([event({"error": None})], {}),
 }
 

@@ -108,7 +108,7 @@ BEGUN = {key: ANSWERED[key] for key in ("time_to_first_upstream_tx_byte", "time_
         ({**ANSWERED, "code": 503}, Ending.OVERLOADED),
         ({**ANSWERED, "code": 429}, Ending.OVERLOADED),
         ({**ANSWERED, "code": 307}, Ending.OK),
-        ({**ANSWERED, "usage": {"failed": True}}, Ending.STREAM_ERROR),
+        ({**ANSWERED, "usage": {"words": "failed=1"}}, Ending.STREAM_ERROR),
         ({"code": 503, **flags(upstream_connection_failure=True)}, Ending.CONNECT_FAILURE),
         ({"code": 503, **flags(upstream_connection_termination=True)}, Ending.RESET),
         ({**BEGUN, **flags(upstream_protocol_error=True)}, Ending.CUT),
@@ -144,6 +144,9 @@ def test_served_endpoint_falls_back_to_the_peer_address(log: Log) -> None:
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
+        ({"words": "prompt=120 completion=5 cached=96"}, Usage(120, 5, 96)),
+        ({"words": "anthropic_input=20 anthropic_output=5 anthropic_cached=100"}, Usage(120, 5, 100)),
+        ({"words": "prompt=99999999999 completion=x cached= odd ="}, Usage()),
         ({"prompt": 120, "completion": 5, "cached": 96}, Usage(120, 5, 96)),
         ({"anthropic_input": 20, "anthropic_output": 5, "anthropic_cached": 100}, Usage(120, 5, 100)),
         ({"anthropic_input": 20, "anthropic_output": 5}, Usage(20, 5, None)),
@@ -153,7 +156,19 @@ def test_served_endpoint_falls_back_to_the_peer_address(log: Log) -> None:
         ({}, Usage()),
         (None, Usage()),
     ],
-    ids=["openai", "anthropic", "anthropic cold", "partial", "odd types", "huge", "empty", "absent"],
+    ids=[
+        "words",
+        "anthropic words",
+        "odd words",
+        "openai",
+        "anthropic",
+        "anthropic cold",
+        "partial",
+        "odd types",
+        "huge",
+        "empty",
+        "absent",
+    ],
 )
 def test_usage_is_read_or_unknown(log: Log, usage: dict[str, Any] | None, expected: Usage) -> None:
     """Counts that are missing or nonsense are unknown, never zero and never an error (B01, B02, B04)."""

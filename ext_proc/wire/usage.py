@@ -1,0 +1,51 @@
+"""What a gateway's filters read from an answer → Usage."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from google.protobuf.struct_pb2 import Struct
+
+from ext_proc.core.model import Usage
+from ext_proc.core.names import USAGE_WORDS_KEY
+
+MOST_TOKENS = 10_000_000
+"""A count above this is nonsense of the engine, and as good as none."""
+
+NO_USAGE = Usage()
+
+_TEXTS = ("response_id", "failed")
+
+Words: TypeAlias = Mapping[str, str | float]
+
+
+def read_words(metadata: Struct) -> Words:
+    """Read the findings: one text of words, or, from stock filters, a number or text for each word."""
+    fields = metadata.fields
+    text = fields[USAGE_WORDS_KEY].string_value
+    if text:
+        return dict([word.split("=", 1) for word in text.split() if "=" in word])
+    numbers = {name: value.number_value for name, value in fields.items() if value.HasField("number_value")}
+    return {**numbers, **{name: fields[name].string_value for name in _TEXTS if name in fields}}
+
+
+def read_usage(words: Words) -> Usage:
+    """Read token counts; Anthropic counts cached tokens beside its input tokens, OpenAI among them."""
+    if "anthropic_input" in words:
+        cached, uncached = _tokens(words, "anthropic_cached"), _tokens(words, "anthropic_input")
+        prompt = None if uncached is None else uncached + (cached or 0)
+        return Usage(prompt, _tokens(words, "anthropic_output"), cached)
+    return Usage(_tokens(words, "prompt"), _tokens(words, "completion"), _tokens(words, "cached"))
+
+
+def _tokens(words: Words, name: str) -> int | None:
+    value = words.get(name)
+    if isinstance(value, str):
+        count = int(value) if value.isdecimal() and value.isascii() and len(value) < len(str(MOST_TOKENS)) + 1 else -1
+    elif value is None or not math.isfinite(value):
+        return None
+    else:
+        count = int(value)
+    return count if 0 <= count <= MOST_TOKENS else None
