@@ -82,14 +82,14 @@ def _decision(endpoint: Endpoint) -> Decision:
     )
 
 
-async def serve(listen: str, addresses: list[str], record: Path | None) -> None:
+async def serve(listen: str, addresses: list[str], record: Path | None, transport: str) -> None:
     """Serve until SIGTERM."""
     headers, bodies = answers(addresses)
     methods = (
         Method(EXT_PROC_SERVICE, "Process", lambda: NoOpSession(headers, bodies)),
         Method(ACCESS_LOG_SERVICE, "StreamAccessLogs", lambda: DiscardSession(record)),
     )
-    server = GrpcServer(methods, [listen])
+    server = GrpcServer(methods, [listen], transport)
     await server.start()
     await server.set_ready(ready=True)
     stopped = asyncio.Event()
@@ -104,8 +104,11 @@ def main() -> None:
     parser.add_argument("listen", help="address of the server, such as unix:/path")
     parser.add_argument("endpoint", nargs="+", help="ip:port that a pick may name")
     parser.add_argument("--record", type=Path, help="file for the first access-log message")
+    parser.add_argument(
+        "--transport", default="auto", choices=("auto", "queue", "aio"), help="as in kvpicker's settings"
+    )
     arguments = parser.parse_args()
-    asyncio.run(serve(arguments.listen, arguments.endpoint, arguments.record))
+    asyncio.run(serve(arguments.listen, arguments.endpoint, arguments.record, arguments.transport))
 
 
 if __name__ == "__main__":

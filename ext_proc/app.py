@@ -28,7 +28,7 @@ from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.events import Event
 from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
-from ext_proc.ops.logs import configure
+from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
@@ -41,7 +41,9 @@ from ext_proc.wire.server import GrpcServer
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 FLUSH_INTERVAL_S = 0.2
-STOP_GRACE_S = 5.0
+STOP_GRACE_S = 1.0
+"""Exchanges take milliseconds; what is open longer is the access log, which never ends by itself."""
+
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
@@ -67,8 +69,8 @@ class Service:
         self._heard_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
-        self._output = output
-        self._log = configure(config.log.level, config.log.format, output)
+        self._output = LineWriter(output)
+        self._log = configure(config.log.level, config.log.format, self._output)
         self._lines = LogObserver(self._log)
         self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
         self._ring = DecisionRing()
@@ -81,7 +83,7 @@ class Service:
             ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
         )
-        self._grpc = GrpcServer(methods, config.listen)
+        self._grpc = GrpcServer(methods, config.listen, config.transport)
 
     async def __aenter__(self) -> Self:
         """Start everything; ready once the endpoints are known and the path of a request is warm.
@@ -102,7 +104,7 @@ class Service:
             self._ready = True
             await self._grpc.set_ready(ready=True)
             self._stack = stack.pop_all()
-        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address)
+        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address, **self._grpc.description)
         self._output.flush()
         return self
 
@@ -181,8 +183,11 @@ class Service:
         """Give up overdue leases, and try again to write what could not be written."""
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            self._core.feedback.expire(time.monotonic())
-            self._keeper.write_eds()
+            try:
+                self._core.feedback.expire(time.monotonic())
+                self._keeper.write_eds()
+            except Exception as error:  # noqa: BLE001  a round that fails must not be the last
+                self._observer.failed("housekeeping", error)
 
     def _reload(self, config: Config) -> None:
         """Put a changed file into effect, as a whole or, if it cannot be used, not at all."""
@@ -244,10 +249,12 @@ class Service:
         ).app()
 
     def _degraded(self) -> dict[str, bool]:
-        silent = time.monotonic() - self._heard_at > ACCESS_LOG_SILENCE_S
+        waiting = self._core.ledger.waiting_since
+        heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
         return {
-            "access_log": silent and len(self._core.ledger) > 0,
+            "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
             "config": not self._metrics.reload_success,
+            "log": self._output.failing,
         }
 
     def _count_entry(self, result: str) -> None:

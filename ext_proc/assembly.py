@@ -22,6 +22,7 @@ from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.strategies import Strategy
 from ext_proc.plugins import load_strategy
+from ext_proc.sources.eds import EdsWriter
 from ext_proc.wire._pb.core_pb2 import HeaderValue
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.codec import Encoder
@@ -107,6 +108,8 @@ def check(path: Path) -> Config:
     """
     config = load(path)
     build_strategies(config)
+    if config.envoy.endpoints_file is not None:
+        EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():
         if pool.endpoints_file is not None:
             check_endpoints(name, Path(pool.endpoints_file))

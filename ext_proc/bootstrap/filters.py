@@ -9,6 +9,7 @@ from envoy_data_plane.envoy.extensions.filters.http.ext_proc import v3 as proces
 from envoy_data_plane.envoy.extensions.filters.http.header_mutation import v3 as header_mutation
 from envoy_data_plane.envoy.extensions.filters.http.router import v3 as router
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
+from envoy_data_plane.envoy.extensions.retry.host.previous_hosts import v3 as previous_hosts
 from envoy_data_plane.envoy.type import v3 as envoy_type
 from envoy_data_plane.envoy.type.matcher import v3 as matcher
 
@@ -104,6 +105,14 @@ def _processors() -> core.GrpcService:
         retry_policy=core.RetryPolicy(
             retry_on="connect-failure,refused-stream,unavailable,reset-before-request",
             num_retries=2,
+            # Without this the retry may meet the same dead process again.
+            retry_host_predicate=[
+                core.RetryPolicyRetryHostPredicate(
+                    name="envoy.retry_host_predicates.previous_hosts",
+                    typed_config=packed(previous_hosts.PreviousHostsPredicate()),
+                )
+            ],
+            host_selection_retry_max_attempts=3,
             retry_back_off=core.BackoffStrategy(base_interval=seconds(0.005), max_interval=seconds(0.02)),
         ),
     )

@@ -131,7 +131,7 @@ def _is_refusal() -> accesslog.AccessLogFilter:
     marked = matcher.MetadataMatcher(
         filter=KVPICKER_NAMESPACE,
         path=[matcher.MetadataMatcherPathSegment(key=REFUSED_KEY)],
-        value=matcher.ValueMatcher(string_match=matcher.StringMatcher(exact="true")),
+        value=matcher.ValueMatcher(present_match=True),
     )
     return accesslog.AccessLogFilter(
         metadata_filter=accesslog.MetadataFilter(matcher=marked, match_if_key_not_found=False)

@@ -1,6 +1,7 @@
 -- Copies what an engine says of tokens into metadata, from JSON answers and event streams alike.
 -- It looks for the field "usage" in a sliding window. Inside a JSON string the quotes of "usage" would be escaped,
--- so generated text cannot be mistaken for it. Counts only grow within an answer: the largest of a kind is kept.
+-- so generated text cannot be mistaken for it. The last count of a kind is kept, since an answer may repeat parts of
+-- its request before its own usage; but a 0 replaces nothing, since some streams end with one.
 -- All of it becomes one text of "key=value" words: an access log entry is read faster with one field than with six.
 local NAMESPACE = "kvpicker.usage"
 local KEY = "words"
@@ -28,7 +29,7 @@ local function read_usage(handle, usage, seen)
   for field, digits in string.gmatch(usage, '"([%w_]+)"%s*:%s*(%d+)%s*[,}]') do
     local key = NAMES[field] or shared[field]
     local count = key and #digits <= MAX_DIGITS and tonumber(digits)
-    if count and count > (seen[key] or -1) then note(handle, seen, key, count) end
+    if count and count ~= seen[key] and (count > 0 or not seen[key]) then note(handle, seen, key, count) end
   end
 end
 

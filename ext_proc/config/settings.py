@@ -11,6 +11,7 @@ from ext_proc.core.pool import EndpointSpec
 FailureMode: TypeAlias = Literal["open", "refuse"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["json", "console"]
+TransportName: TypeAlias = Literal["auto", "queue", "aio"]
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
@@ -181,6 +182,8 @@ class Config(Section, frozen=True, kw_only=True):
     Attributes:
         listen: Addresses of the gRPC server that Envoy calls, each `ip:port` or `unix:/path`. Loopback,
             because an ext_proc server sees prompts.
+        transport: How the gRPC server is driven: `queue` by grpcio's own completion queue, which takes a third of the
+            CPU, `aio` by grpc.aio, `auto` by the queue where it proves to work with the installed grpcio.
         admin: The admin server.
         default_pool: Pool for requests without a model and for Envoy's own choice while kvpicker is away.
             With one pool it is that one; with several and none named, such requests are refused rather than
@@ -199,6 +202,7 @@ class Config(Section, frozen=True, kw_only=True):
     """
 
     listen: tuple[str, ...] = ("127.0.0.1:9002",)
+    transport: TransportName = "auto"
     admin: AdminConfig = AdminConfig()
     default_pool: str | None = None
     pools: dict[Name, PoolConfig]

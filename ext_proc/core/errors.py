@@ -3,7 +3,6 @@
 ```text
 KvpickerError
 ├── ConfigError                  what an operator wrote cannot be used
-├── ProtocolError                a data plane broke the ext_proc protocol
 └── Refusal                      a request that kvpicker answers itself
     ├── ModelRequired       400
     ├── ModelNotFound       404
@@ -33,14 +32,6 @@ class ConfigError(KvpickerError):
         self.message = message
         self.path = path
         self.where = where
-
-
-class ProtocolError(KvpickerError):
-    """A message that the ext_proc protocol does not allow here; `reason` is a metric label."""
-
-    def __init__(self, message: str, *, reason: str) -> None:
-        super().__init__(message)
-        self.reason = reason
 
 
 class Refusal(KvpickerError):

@@ -57,6 +57,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         observing: True if Envoy takes no answers.
         subset: the only addresses that may be chosen; None allows all.
         spoofed: True if the client sent a header that only a picker may set.
+        request_id: the gateway's name for the request; empty where it is not forwarded.
     """
 
     method: str
@@ -67,6 +68,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     observing: bool = False
     subset: Collection[str] | None = None
     spoofed: bool = False
+    request_id: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -243,6 +245,8 @@ class Exchange:
 
     def _pick(self, kind: Kind, request: InferenceRequest) -> Action:
         head = self._head
+        if head is not None and head.request_id:
+            request = msgspec.structs.replace(request, request_id=head.request_id)
         began = self._clock()
         made = self._picker.pick(request, began, self._generator, head.subset if head else None)
         if isinstance(made, Rejection):

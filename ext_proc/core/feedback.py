@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
-from ext_proc.core.model import Ending, Endpoint, Outcome
+from ext_proc.core.model import GENERATING, Ending, Endpoint, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
@@ -38,6 +38,10 @@ class Feedback:
         self._picker = picker
         self._observer = observer
 
+    def is_foreign(self, decision_id: str) -> bool:
+        """Tell whether another kvpicker of the same Envoy made a decision."""
+        return not decision_id.startswith(f"{self._picker.instance}-")
+
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that Envoy still runs a request; False if its decision is unknown."""
         return self._ledger.renew(decision_id, now)
@@ -51,8 +55,8 @@ class Feedback:
         self._note_health(lease, outcome, served, now)
         self._correct_index(lease, outcome, served)
         if outcome.ending is Ending.OK:
-            if lease.counted:
-                self._ledger.learn(outcome.usage.completion_tokens, outcome.duration)
+            if lease.decision.request.operation in GENERATING:
+                self._ledger.learn(_generated(lease, outcome), outcome.duration)
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(lease.decision, outcome)
@@ -98,6 +102,12 @@ class Feedback:
     def _is_current(self, endpoint: Endpoint) -> bool:
         known = self._registry.snapshot.by_address.get(endpoint.address)
         return known is not None and known.generation == endpoint.generation
+
+
+def _generated(lease: Lease, outcome: Outcome) -> int | None:
+    """Return how many tokens were generated; never more than the client allowed."""
+    tokens, limit = outcome.usage.completion_tokens, lease.decision.request.output_tokens
+    return tokens if tokens is None or limit is None else min(tokens, limit)
 
 
 def _tried(lease: Lease, outcome: Outcome) -> tuple[Sequence[Endpoint], Endpoint]:

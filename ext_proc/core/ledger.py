@@ -15,6 +15,7 @@ import msgspec
 from ext_proc.core.model import BlockHash, Decision, Endpoint, InferenceRequest
 
 _MEMORY = 0.98
+_LONGEST_OUTPUT = 65_536
 
 
 class Load(msgspec.Struct, gc=False):
@@ -38,7 +39,6 @@ class Lease(msgspec.Struct, gc=False):
         decision: what it was decided by.
         chain: hash chain of the prompt, for corrections of the index.
         learnt_from: position of the first block that the decision itself added to the index.
-        endpoint: where the claim lies; moves when another endpoint served.
         tokens: prompt and expected output tokens claimed.
         counted: False for requests that cost an engine next to nothing.
         seen_at: when it was taken or last renewed, monotonic seconds.
@@ -47,7 +47,6 @@ class Lease(msgspec.Struct, gc=False):
     decision: Decision
     chain: Sequence[BlockHash]
     learnt_from: int
-    endpoint: Endpoint
     load: Load
     tokens: int
     counted: bool
@@ -74,7 +73,6 @@ class Ledger:
     ) -> None:
         self.output = expected_output
         self.residence = expected_residence
-        self.expired = 0
         self._timeout = timeout
         self._renewal_timeout = renewal_timeout
         self._renewed = False
@@ -85,6 +83,11 @@ class Ledger:
     def __len__(self) -> int:
         """Return the number of open leases."""
         return len(self._leases)
+
+    @property
+    def waiting_since(self) -> float | None:
+        """When the lease that was not heard of for the longest was last heard of; None without leases."""
+        return next(iter(self._leases.values())).seen_at if self._leases else None
 
     def add(self, slot: int) -> None:
         """Begin to count for a slot that a new endpoint got."""
@@ -102,11 +105,6 @@ class Ledger:
         """Return what is in flight at each endpoint; not to be altered."""
         get, idle = self._loads.get, self._idle
         return [get(endpoint.slot, idle) for endpoint in endpoints]
-
-    @property
-    def loads(self) -> dict[int, Load]:
-        """Loads by slot, to be read only."""
-        return self._loads
 
     def take(
         self,
@@ -130,10 +128,9 @@ class Ledger:
             now: monotonic seconds.
             counted: False for requests that cost an engine next to nothing.
         """
-        endpoint = decision.chosen
         tokens = decision.request.prompt_tokens + int(output) if counted else 0
-        load = self.load(endpoint.slot)
-        lease = Lease(decision, chain, learnt_from, endpoint, load, tokens, counted, now)
+        load = self.load(decision.chosen.slot)
+        lease = Lease(decision, chain, learnt_from, load, tokens, counted, now)
         if counted:
             load.in_flight += 1
             load.tokens += tokens
@@ -156,16 +153,6 @@ class Ledger:
         self._leases.move_to_end(decision_id)
         return True
 
-    def move(self, lease: Lease, endpoint: Endpoint, now: float) -> None:
-        """Carry a running claim over to the endpoint that serves it."""
-        load = self.load(endpoint.slot)
-        if lease.counted:
-            _release(lease, now)
-            load.in_flight += 1
-            load.tokens += lease.tokens
-        lease.load = load
-        lease.endpoint = endpoint
-
     def end(self, decision_id: str, now: float) -> Lease | None:
         """End a lease and return it; None if it is unknown or ended already."""
         lease = self._leases.pop(decision_id, None)
@@ -174,9 +161,12 @@ class Ledger:
         return lease
 
     def learn(self, output_tokens: int | None, residence: float) -> None:
-        """Learn from a finished answer how long answers are, in tokens, and how long they stay, in seconds."""
+        """Learn from a finished answer how long answers are, in tokens, and how long they stay, in seconds.
+
+        An engine that reports more tokens than any generates does not get to ruin the mean.
+        """
         if output_tokens is not None:
-            self.output += (1 - _MEMORY) * (output_tokens - self.output)
+            self.output += (1 - _MEMORY) * (min(output_tokens, _LONGEST_OUTPUT) - self.output)
         self.residence += (1 - _MEMORY) * (residence - self.residence)
 
     def expire(self, now: float) -> list[Lease]:
@@ -189,7 +179,6 @@ class Ledger:
                 break
             self.end(decision_id, now)
             overdue.append(lease)
-        self.expired += len(overdue)
         return overdue
 
 

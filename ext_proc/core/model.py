@@ -36,6 +36,12 @@ class Operation(enum.StrEnum):
     LOOKUP = "lookup"
 
 
+GENERATING = frozenset(
+    {Operation.CHAT, Operation.COMPLETION, Operation.RESPONSE, Operation.MESSAGE, Operation.GENERATE}
+)
+"""Operations whose answer is generated token by token, and whose prompt stays in the KV cache."""
+
+
 class Unhashed(enum.StrEnum):
     """Why a request neither reads nor writes prefix memory."""
 
@@ -90,6 +96,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         stream: True if the client asked for a stream.
         previous_response: id of the response that this request continues (OpenAI Responses API).
         session: a client's name for its conversation, from headers; empty if it gives none.
+        request_id: the gateway's x-request-id; empty where it is not forwarded.
     """
 
     operation: Operation
@@ -104,6 +111,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     stream: bool = False
     previous_response: str | None = None
     session: str = ""
+    request_id: str = ""
 
 
 class CostTerms(msgspec.Struct, frozen=True, gc=False):

@@ -25,7 +25,17 @@ SESSION_HEADERS: Final = (
 )
 """Headers by which clients name a conversation; the first that is there counts."""
 
-READ_HEADERS: Final = (":method", ":path", "content-type", "content-encoding", *SESSION_HEADERS, *PICKER_HEADERS)
+REQUEST_ID: Final = "x-request-id"
+
+READ_HEADERS: Final = (
+    ":method",
+    ":path",
+    "content-type",
+    "content-encoding",
+    REQUEST_ID,
+    *SESSION_HEADERS,
+    *PICKER_HEADERS,
+)
 """All that kvpicker reads of a request's headers; the others, credentials among them, need not be sent to it."""
 
 LB_NAMESPACE: Final = "envoy.lb"

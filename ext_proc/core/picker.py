@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Mapping, Sequence
 from math import inf, isfinite
-from typing import overload
 
 import msgspec
 
@@ -19,8 +18,8 @@ from ext_proc.core.hashing import BYTES_PER_TOKEN, PromptHasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import (
+    GENERATING,
     BlockHash,
-    CostTerms,
     Decision,
     Endpoint,
     FilterReport,
@@ -32,12 +31,13 @@ from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
+from ext_proc.core.terms import Terms
 
 NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
 """Operations that cost an engine next to nothing and therefore claim nothing in the ledger."""
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
-"""Operations that may go to the default pool when they name no model."""
+"""Operations that may go to the default pool, or to any if there is none, when they name no model."""
 
 
 _MANY = 16
@@ -89,7 +89,7 @@ class EndpointPicker:
         self._health = health
         self._hasher = hasher
         self._observer = observer
-        self._instance = instance
+        self.instance = instance
         self._spare: tuple[str, Strategy] = ("least-request", LeastRequest())
         self._turn = 0
 
@@ -113,17 +113,27 @@ class EndpointPicker:
             return Rejection(self._refusal(request, subset, filters), filters)
         eligible = self._health.eligible(candidates, now)
         filters = (*filters, _report("health", len(candidates), len(eligible)))
+        return self._decide(request, eligible, filters, now, generator)
+
+    def _decide(
+        self,
+        request: InferenceRequest,
+        candidates: Sequence[Endpoint],
+        filters: tuple[FilterReport, ...],
+        now: float,
+        generator: Generator,
+    ) -> Decision:
         nearly_free = request.operation in NEARLY_FREE
         chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, self._model(request))
-        context = self._context(request, chain, eligible, now, generator)
-        name, ranking = self._rank(request, eligible, context)
+        context = self._context(request, chain, candidates, now, generator)
+        name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
-        best, reason = self._choose(request, eligible, ranking, in_flight, context)
+        best, reason = self._choose(request, candidates, ranking, in_flight, context)
         places = _cheapest(ranking.costs, best, self.fallbacks)
-        terms = _Terms(eligible, ranking, context.hits, in_flight)
+        terms = Terms(candidates, ranking, context.hits, in_flight)
         decision = Decision(
-            id=f"{self._instance}-{self._turn:x}",
-            endpoints=tuple([eligible[place] for place in places]),
+            id=f"{self.instance}-{self._turn:x}",
+            endpoints=tuple([candidates[place] for place in places]),
             request=msgspec.structs.replace(request, prompt=b"") if request.prompt else request,
             chain_length=len(chain),
             hit_tokens=context.hits[best],
@@ -134,7 +144,7 @@ class EndpointPicker:
             decided_at=now,
         )
         kept = decision
-        if len(eligible) > _MANY:
+        if len(candidates) > _MANY:
             # What waits for the outcome, perhaps for minutes, keeps the terms of the named endpoints only.
             kept = msgspec.structs.replace(decision, terms=[terms[place] for place in places])
         seconds = ranking.prefills[best] if ranking.prefills else 0.0
@@ -152,7 +162,7 @@ class EndpointPicker:
         snapshot = self._registry.snapshot
         candidates: Sequence[Endpoint] = snapshot.candidates(request.model)
         if request.model is None and not candidates and request.operation in MODELLESS:
-            candidates = snapshot.by_pool.get(snapshot.default_pool or "", ())
+            candidates = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
         filters = (_report("model", len(snapshot.endpoints), len(candidates)),)
         if subset is None:
             return candidates, filters
@@ -191,7 +201,7 @@ class EndpointPicker:
             generator=generator,
             loads=self._ledger.loads_of(candidates),
             hits=self._hits(request, chain, candidates),
-            output=self._ledger.expected_output(request),
+            output=self._ledger.expected_output(request) if request.operation in GENERATING else 0.0,
             residence=self._ledger.residence,
             turn=self._turn,
         )
@@ -244,43 +254,6 @@ class EndpointPicker:
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(_session_of(request), endpoint.address, now)
-
-
-class _Terms(Sequence[CostTerms]):
-    """The candidates' cost terms, put into structs only when somebody asks for an explanation."""
-
-    __slots__ = ("_candidates", "_hits", "_in_flight", "_ranking")
-
-    def __init__(
-        self, candidates: Sequence[Endpoint], ranking: Ranking, hits: Sequence[int], in_flight: Sequence[int]
-    ) -> None:
-        self._candidates = candidates
-        self._ranking = ranking
-        self._hits = hits
-        self._in_flight = in_flight
-
-    def __len__(self) -> int:
-        return len(self._candidates)
-
-    @overload
-    def __getitem__(self, position: int) -> CostTerms: ...
-
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[CostTerms]: ...
-
-    def __getitem__(self, position: int | slice) -> CostTerms | Sequence[CostTerms]:
-        if isinstance(position, slice):
-            return [self[place] for place in range(*position.indices(len(self)))]
-        ranking = self._ranking
-        return CostTerms(
-            endpoint=self._candidates[position],
-            cost=ranking.costs[position],
-            hit_tokens=self._hits[position],
-            queue=ranking.queues[position] if ranking.queues else 0.0,
-            prefill=ranking.prefills[position] if ranking.prefills else 0.0,
-            memory=ranking.memories[position] if ranking.memories else 0.0,
-            in_flight=self._in_flight[position],
-        )
 
 
 @functools.lru_cache(maxsize=4096)

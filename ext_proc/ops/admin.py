@@ -97,9 +97,9 @@ class Admin:
             return _page({"error": f"limit must be a number from 1 to {CAPACITY}"}, status=400)
         request_id = request.query.get("request_id")
         decisions = self._decisions.explanations(limit, request_id)
-        if request_id is not None:
-            return _page({"decisions": decisions}, status=200 if decisions else 404)
-        return _page({"decisions": decisions, "refusals": self._decisions.refusals(limit)})
+        refusals = self._decisions.refusals(limit, request_id)
+        found = request_id is None or decisions or refusals
+        return _page({"decisions": decisions, "refusals": refusals}, status=200 if found else 404)
 
     async def debug_config(self, _request: web.Request) -> web.Response:
         """Show the configuration in force, defaults included; it holds no secrets."""

@@ -53,14 +53,15 @@ class DecisionRing(NoObserver):
         found = self._matching(request_id)
         return [explain(decision, outcome) for (decision, outcome), _ in zip(found, range(limit), strict=False)]
 
-    def refusals(self, limit: int = CAPACITY) -> list[dict[str, Any]]:
+    def refusals(self, limit: int = CAPACITY, request_id: str | None = None) -> list[dict[str, Any]]:
         """Show the latest refusals, latest first."""
-        return list(reversed(self._refusals))[:limit]
+        found = [told for told in reversed(self._refusals) if request_id in (None, told["request_id"])]
+        return found[:limit]
 
     def _matching(self, request_id: str | None) -> Iterator[tuple[Decision, Outcome | None]]:
         for decision in reversed(self._decisions.values()):
             outcome = self._outcomes.get(decision.id)
-            known_as = (decision.id, outcome.request_id if outcome else decision.id)
+            known_as = (decision.id, decision.request.request_id, outcome.request_id if outcome else decision.id)
             if request_id is None or request_id in known_as:
                 yield decision, outcome
 
@@ -84,6 +85,7 @@ def explain(decision: Decision, outcome: Outcome | None) -> dict[str, Any]:
 
 def _request(request: InferenceRequest) -> dict[str, Any]:
     return {
+        "request_id": printable(request.request_id),
         "operation": request.operation,
         "model": None if request.model is None else printable(request.model),
         "prompt_tokens": request.prompt_tokens,

@@ -79,6 +79,7 @@ class LogObserver(NoObserver):
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """Log `request_refused`."""
         fields = {
+            "request_id": printable(request.request_id),
             "model": _model(request),
             "operation": request.operation,
             "status": refusal.status,

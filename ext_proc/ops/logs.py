@@ -21,34 +21,52 @@ Format: TypeAlias = Literal["json", "console"]
 _ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 
 
-def configure(level: Level, format: Format, stream: BinaryIO) -> Log:  # noqa: A002  # the name of the setting
-    """Make a logger that writes to `stream`; structlog's and logging's global settings stay untouched.
+def configure(level: Level, format: Format, lines: LineWriter) -> Log:  # noqa: A002  # the name of the setting
+    """Make a logger that writes to `lines`; structlog's and logging's global settings stay untouched.
 
-    Whoever owns the stream flushes it every now and then: a flush for each request costs more than its line.
+    Somebody must flush the lines every now and then: a flush for each request costs more than its line.
     """
-    processors = [render_json] if format == "json" else _console(colors=stream.isatty())
+    processors = [render_json] if format == "json" else _console(colors=lines.is_terminal)
     # Made directly, because wrap_logger would read structlog's global settings.
     logger: Any = structlog.make_filtering_bound_logger(level)
-    bound: Log = logger(LineWriter(stream), processors, {})
+    bound: Log = logger(lines, processors, {})
     return bound
 
 
 class LineWriter:
-    """Writes lines to a stream; from warning on they are flushed at once, others with the stream's next flush."""
+    """Writes lines to a stream; from warning on they are flushed at once, others with the next flush.
+
+    A stream that fails loses its lines, which are counted, and nothing else: a full disk must not stop requests.
+    """
 
     def __init__(self, stream: BinaryIO) -> None:
+        self.lost = 0
+        self.failing = False
+        self.is_terminal = stream.isatty()
         self._stream = stream
 
     def info(self, line: bytes) -> None:
         """Write a line that may wait for company."""
-        self._stream.write(line + b"\n")
+        try:
+            self._stream.write(line + b"\n")
+            self.failing = False
+        except (OSError, ValueError):
+            self.lost += 1
+            self.failing = True
 
     debug = info
 
     def error(self, line: bytes) -> None:
         """Write a line that somebody should see soon."""
-        self._stream.write(line + b"\n")
-        self._stream.flush()
+        self.info(line)
+        self.flush()
+
+    def flush(self) -> None:
+        """Pass on what is waiting."""
+        try:
+            self._stream.flush()
+        except (OSError, ValueError):
+            self.failing = True
 
     warning = warn = exception = critical = fatal = error
 

@@ -52,10 +52,8 @@ class EndpointsFile:
         return self._watcher.error
 
     def start(self) -> None:
-        """Read the file once and apply its list; an empty one if there is no usable file yet."""
+        """Read the file once and apply its list, if it has a usable one."""
         self._watcher.check()
-        if self._watcher.error is not None:
-            self._apply(self.pool, self.specs)
 
     async def run(self) -> None:
         """Apply each change within half a second, until cancelled."""

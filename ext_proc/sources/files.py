@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
@@ -87,7 +88,8 @@ class FileWatcher(Generic[_T]):
             try:
                 await self._look()
             except Exception as error:  # noqa: BLE001 - a watch that ends would go unnoticed until the next edit
-                self._fail(error)
+                with contextlib.suppress(Exception):
+                    self._fail(error)
             await asyncio.sleep(self._interval)
 
     async def _look(self) -> None:

@@ -120,10 +120,13 @@ class EndpointKeeper:
         file = EndpointsFile(path, name, parse, self._read, self._on_source)
         self._files[name] = file
         file.start()
+        if file.error is not None:
+            self._fill(name, ())
         self._tasks[name] = asyncio.create_task(file.run(), name=f"watch endpoints of {name}")
 
     def _unwatch(self, name: str) -> None:
-        self._files.pop(name, None)
+        if self._files.pop(name, None) is not None:
+            self._on_source(name, None)  # what was wrong with a file is of no interest once it is not read
         task = self._tasks.pop(name, None)
         if task is not None:
             task.cancel()

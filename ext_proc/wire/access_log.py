@@ -55,7 +55,10 @@ class AccessLogSession:
             return Reply(None, True, grpc.StatusCode.INVALID_ARGUMENT, "not a StreamAccessLogsMessage")
         now = self._clock()
         for entry in batch.http_logs.log_entry:
-            self._count(self._take(entry, now))
+            try:
+                self._count(self._take(entry, now))
+            except Exception:  # noqa: BLE001  one odd entry must not lose the outcomes behind it
+                self._count("failed")
         return _GOING_ON
 
     def close(self, *, delivered: bool) -> Reply:  # noqa: ARG002
@@ -71,10 +74,15 @@ class AccessLogSession:
             return "undecided"
         kind = common.access_log_type
         if kind == AccessLogType.DownstreamPeriodic:
-            return "renewed" if self._feedback.renew(identity, now) else "unknown"
+            return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
         if kind not in _END_TYPES:
             return "ignored"
-        return "settled" if self._feedback.settle(read_outcome(entry, identity), now) else "unknown"
+        if self._feedback.settle(read_outcome(entry, identity), now):
+            return "settled"
+        return self._stranger(identity)
+
+    def _stranger(self, identity: str) -> str:
+        return "foreign" if self._feedback.is_foreign(identity) else "unknown"
 
 
 def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Collection, Iterable, Iterator
 
+import msgspec
 from google.protobuf.struct_pb2 import Struct
 
 from ext_proc.core.addresses import canonical
@@ -19,6 +20,7 @@ from ext_proc.core.names import (
     PICKER_HEADERS,
     READ_HEADERS,
     REFUSED_KEY,
+    REQUEST_ID,
     SESSION_HEADERS,
     SUBSET,
     SUBSET_NAMESPACE,
@@ -37,17 +39,31 @@ def decode(message: bytes) -> Event | None:
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
-    if len(message) <= _LONGEST_KEPT:
+    if message.startswith(_HEADERS_FIELD) and len(message) <= _LONGEST_KEPT:
         return _decode_short(message)
     return _slice_body(message) or _decode(message)
 
 
-_LONGEST_KEPT = 512
+_HEADERS_FIELD = b"\x12"
+_LONGEST_KEPT = 1024
+_UUID = 36
+_NO_UUID = b"0" * _UUID
+_REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
 
 
-# With few headers forwarded, as the lean profile does, a client's messages are alike to the byte.
-@functools.lru_cache(maxsize=1024)
 def _decode_short(message: bytes) -> Event | None:
+    """Decode headers; but for the request id, which changes nothing else, a client's messages are alike to the byte."""
+    before, field, rest = message.partition(_REQUEST_ID_FIELD)
+    if not field:
+        return _decode_kept(message)
+    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:])
+    if not isinstance(event, RequestHeaders):
+        return event
+    return msgspec.structs.replace(event, request_id=rest[:_UUID].decode("ascii", "replace"))
+
+
+@functools.lru_cache(maxsize=1024)
+def _decode_kept(message: bytes) -> Event | None:
     return _decode(message)
 
 
@@ -126,6 +142,7 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
         observing=request.observability_mode,
         subset=_subset(request) if request.HasField("metadata_context") else None,
         spoofed=any(name in values for name in PICKER_HEADERS),
+        request_id=get(REQUEST_ID, "")[:_LONGEST_SESSION],
     )
 
 

@@ -8,25 +8,39 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from ext_proc.wire.transport import Method, Reply, Session
+from ext_proc.wire.transport import FAULT, OPTIONS, Method, Reply, Session, report_fault
 
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is generic in stubs only
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
 
-OPTIONS: tuple[tuple[str, int], ...] = (
-    # A buffered body may be twice Envoy's buffer limit; the library's 4 MiB would refuse it.
-    ("grpc.max_receive_message_length", -1),
-    # Envoy may ping often; the defaults answer with GOAWAY too_many_pings and cut running streams.
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
-    ("grpc.http2.max_ping_strikes", 0),
-    ("grpc.keepalive_permit_without_calls", 1),
-    # Two servers on one port would each get a part of the connections, and neither would notice.
-    ("grpc.so_reuseport", 0),
-)
+
+class AioTransport:
+    """Carries streams by the library's public interface."""
+
+    name = "aio"
+
+    def __init__(self, methods: Iterable[Method]) -> None:
+        self._server = grpc.aio.server(options=OPTIONS)
+        self._server.add_generic_rpc_handlers(tuple(_handlers(methods)))
+
+    def listen(self, address: str) -> int:
+        """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible."""
+        try:
+            return self._server.add_insecure_port(address)
+        except RuntimeError:
+            return 0
+
+    async def start(self) -> None:
+        """Begin to take streams."""
+        await self._server.start()
+
+    async def stop(self, grace: float) -> None:
+        """Take no further streams, and cut those that still run after `grace` seconds."""
+        await self._server.stop(grace)
 
 
-def handlers(methods: Iterable[Method]) -> list[grpc.GenericRpcHandler]:
-    """Make the handlers of a grpc.aio server; messages stay bytes on both sides."""
+def _handlers(methods: Iterable[Method]) -> list[grpc.GenericRpcHandler]:
+    """Make the handlers of a server; messages stay bytes on both sides."""
     return [
         grpc.method_handlers_generic_handler(
             method.service, {method.name: grpc.stream_stream_rpc_method_handler(_handler(method.open))}
@@ -37,14 +51,26 @@ def handlers(methods: Iterable[Method]) -> list[grpc.GenericRpcHandler]:
 
 def _handler(open_session: Callable[[], Session]) -> _Handler:
     async def handle(_messages: Any, context: _Context) -> None:
-        await _pump(open_session(), context)
+        try:
+            last = await _pump(open_session(), context)
+        except Exception as error:  # noqa: BLE001  a session of any kind may fail in any way
+            report_fault(error)
+            last = Reply(None, True, grpc.StatusCode.INTERNAL, FAULT)
+        if last.message is not None:
+            await context.write(last.message)
+        if last.status is not grpc.StatusCode.OK:
+            await context.abort(last.status, last.details)
 
     return handle
 
 
-async def _pump(session: Session, context: _Context) -> None:
-    """Carry one stream; the end of a stream and its cancellation are both normal ends."""
+async def _pump(session: Session, context: _Context) -> Reply:
+    """Carry one stream and return what is still to be sent.
+
+    The end of a stream and its cancellation are both normal ends.
+    """
     delivered = True
+    finished = None
     try:
         while (message := await context.read()) is not grpc.aio.EOF:
             reply = session.receive(message)
@@ -55,10 +81,8 @@ async def _pump(session: Session, context: _Context) -> None:
                 await context.write(reply.message)
                 delivered = True
             if reply.finished:
-                if reply.status is not grpc.StatusCode.OK:
-                    await context.abort(reply.status, reply.details)
-                return
+                finished = reply._replace(message=None)
+                break
     finally:
         last = session.close(delivered=delivered)
-    if last.message is not None:
-        await context.write(last.message)
+    return finished or last

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import grpc
+
+OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    # A buffered body may be twice Envoy's buffer limit; the library's 4 MiB would refuse it.
+    ("grpc.max_receive_message_length", -1),
+    # Envoy may ping often; the defaults answer with GOAWAY too_many_pings and cut running streams.
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1000),
+    ("grpc.http2.max_ping_strikes", 0),
+    ("grpc.keepalive_permit_without_calls", 1),
+    # Two servers on one port would each get a part of the connections, and neither would notice.
+    ("grpc.so_reuseport", 0),
+    # Streams that wait to be taken; beyond 1,000 the library would refuse some at random.
+    ("grpc.server.max_pending_requests", 100_000),
+    ("grpc.server.max_pending_requests_hard_limit", 100_000),
+)
+"""Channel arguments of a server, whatever transport it uses (grpc/impl/channel_arg_names.h)."""
+
+FAULT: Final = "internal error"
+"""What a peer is told when a session raised; the rest is not its business."""
 
 
 class Reply(NamedTuple):
@@ -25,7 +44,7 @@ class Reply(NamedTuple):
 
 
 class Session(Protocol):
-    """The server's side of one gRPC stream."""
+    """The server's side of one gRPC stream; a unary call is a stream of one message."""
 
     def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
         """Take one message; an answer that must wait is awaited by the transport."""
@@ -38,8 +57,29 @@ class Session(Protocol):
 
 
 class Method(NamedTuple):
-    """A bidirectional gRPC method and what opens its streams."""
+    """A gRPC method and what opens its streams."""
 
     service: str
     name: str
     open: Callable[[], Session]
+
+
+class Transport(Protocol):
+    """Carries the streams of some methods, on the running event loop."""
+
+    name: str
+
+    def listen(self, address: str) -> int:
+        """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible."""
+
+    async def start(self) -> None:
+        """Begin to take streams; all addresses are listened on by then."""
+
+    async def stop(self, grace: float) -> None:
+        """Take no further streams, and cut those that still run after `grace` seconds."""
+
+
+def report_fault(error: BaseException) -> None:
+    """Hand an error of a session to the event loop's exception handler: it must not end the server."""
+    context = {"message": "a gRPC stream failed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)

@@ -122,6 +122,28 @@ async def test_sections_that_need_a_restart_are_named(running: Running) -> None:
     assert running.logged("config_applied")[0]["needs_restart"] == ["leases"]
 
 
+async def test_silence_is_measured_while_something_is_open(running: Running) -> None:
+    """An idle kvpicker misses nothing; with a request open for long, silence means that the log is cut."""
+    service = running.service
+    service._heard_at -= 1000
+    assert service._degraded()["access_log"] is False
+    await running.ask()
+    assert service._degraded()["access_log"] is False
+    next(iter(service._core.ledger._leases.values())).seen_at -= 1000
+    assert service._degraded()["access_log"] is True
+
+
+async def test_a_source_that_is_given_up_no_longer_counts_as_broken(running: Running, tmp_path: Path) -> None:
+    """Moving a pool from a broken file into the configuration mends it."""
+    broken = tmp_path / "broken.yaml"
+    broken.write_text("endpoints: [")
+    inline = '    endpoints: ["127.0.0.1:1", "127.0.0.1:2"]'
+    running.write(CONFIG.format(strategy="random").replace(inline, f"    endpoints_file: {broken}"))
+    await until(lambda: running.service._degraded()["config"])
+    running.write(CONFIG.format(strategy="random"))
+    await until(lambda: not running.service._degraded()["config"])
+
+
 async def test_ready_page_follows_the_service(running: Running) -> None:
     """The page says ready once everything runs."""
     assert await running.page("/readyz") == "ready\n"

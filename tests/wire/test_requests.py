@@ -210,7 +210,7 @@ async def test_client_that_leaves_frees_its_place(stack: Stack) -> None:
         await answer.content.readany()
     (outcome,) = await stack.finished(1)
     assert outcome["ending"] == "client_gone"
-    await until(lambda: all(load.in_flight == 0 for load in stack.service._core.ledger.loads.values()))
+    await until(lambda: all(load.in_flight == 0 for load in stack.service._core.ledger._loads.values()))
 
 
 ERRORS = [
@@ -225,10 +225,24 @@ async def test_errors_have_the_shape_of_the_api(stack: Stack, path: str, body: A
     code, headers, text = await stack.post(path, body)
     error = json.loads(text)
     assert (code, headers["content-type"]) == (status, "application/json")
-    assert isinstance(error["error"]["message"], str)
-    assert (error.get("type") == "error") is (path == "/v1/messages")
+    assert error["error"]["message"] == "The model 'nope' does not exist or is not served here."
+    if path == "/v1/messages":
+        assert (error["type"], error["error"]["type"]) == ("error", "not_found_error")
+    else:
+        assert (error["error"]["type"], error["error"]["code"]) == ("invalid_request_error", "model_not_found")
     (line,) = stack.logged("request_refused")
     assert line["reason"] == "model_not_found"
+    async with stack.client.get(f"http://{stack.service.admin_address}/debug/decisions") as page:
+        (refusal,) = (await page.json())["refusals"]
+    assert refusal["request_id"] == line["request_id"] != ""
+
+
+async def test_empty_fleet_is_told_apart_from_an_unknown_model(stack: Stack) -> None:
+    """Without endpoints the client hears 503, when to try again, and why."""
+    stack.list_engines([])
+    await until(lambda: not stack.service._core.registry.snapshot.endpoints)
+    code, headers, text = await stack.chat("hello")
+    assert (code, headers["retry-after"], json.loads(text)["error"]["code"]) == (503, "1", "no_ready_endpoint")
 
 
 async def test_no_secret_is_logged(stack: Stack) -> None:

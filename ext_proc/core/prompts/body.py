@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from ext_proc.core.prompts.framing import stable_json
-from ext_proc.core.prompts.jsonbody import clean
+from ext_proc.core.prompts.jsonbody import short
 
 _MAX_OUTPUT_TOKENS = 10_000_000
 """A larger limit is a mistake or an attack on load arithmetic, so it counts as none."""
@@ -38,7 +38,7 @@ class Body(msgspec.Struct, gc=False):
 
     def model_name(self) -> str | None:
         """Return the model; None if it is absent, empty or not a string."""
-        return clean(self.model) if isinstance(self.model, str) and self.model else None
+        return short(self.model) if isinstance(self.model, str) and self.model else None
 
     def has_odd_model(self) -> bool:
         """Tell whether `model` is there but names none, so that the engine may refuse what it gets."""
@@ -61,5 +61,5 @@ class Body(msgspec.Struct, gc=False):
 
 def _named(name: str, value: Any) -> str:
     if isinstance(value, str):
-        return clean(f"{name}={value}")
-    return f"{name}:{stable_json(value).decode('utf-8', 'backslashreplace')}"
+        return short(f"{name}={value}")
+    return short(f"{name}:{stable_json(value).decode('utf-8', 'backslashreplace')}")

@@ -24,10 +24,11 @@ TEXT = b"\xfe"
 MESSAGE = b"\xff"
 
 BYTES_PER_TOKEN = 4
-_ID_LIMIT = 2**32
 
 _ordered = msgspec.json.Encoder()
 _sorted = msgspec.json.Encoder(order="sorted")
+
+_ID_LIMIT = 2**32
 
 
 def utf8(text: str) -> bytes:
@@ -58,11 +59,11 @@ def digest(material: bytes) -> bytes:
 
 
 def pack_ids(ids: list[Any]) -> bytes:
-    """Pack token ids as 4-byte little-endian numbers; what is no such number becomes one in a stable way."""
+    """Pack token ids as 4-byte little-endian numbers; what is no such number counts as 0, and no engine takes it."""
     try:
         packed = array("I", ids)
     except (OverflowError, TypeError):
-        packed = array("I", [_id(value) for value in ids])
+        packed = array("I", [value if type(value) is int and 0 <= value < _ID_LIMIT else 0 for value in ids])
     if packed.itemsize != BYTES_PER_TOKEN or array("H", [1]).tobytes() != b"\x01\x00":
         return b"".join(number.to_bytes(BYTES_PER_TOKEN, "little") for number in packed)
     return packed.tobytes()
@@ -71,12 +72,6 @@ def pack_ids(ids: list[Any]) -> bytes:
 def estimate_tokens(size: int) -> int:
     """Estimate the tokens of `size` bytes of text, rounded up."""
     return -(-size // BYTES_PER_TOKEN)
-
-
-def _id(value: Any) -> int:
-    if isinstance(value, int):
-        return value % _ID_LIMIT
-    return xxhash.xxh32_intdigest(stable_json(value))
 
 
 def _to_json(value: Any, *, sort_keys: bool) -> bytes:

@@ -6,6 +6,7 @@ import json
 from typing import Any, TypeVar, cast
 
 import msgspec
+import xxhash
 
 from ext_proc.core.prompts.repair import skip_blanks
 
@@ -13,7 +14,9 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 _BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
-_MAX_VALUES = 300_000
+_MAX_VALUES = 100_000
+_LONGEST_NAME = 256
+_SHOWN = 64
 _INT_DIGITS = 400
 """Python refuses to read integers of more than 4,300 digits; nothing that kvpicker reads needs so many."""
 
@@ -70,13 +73,22 @@ def clean(text: str) -> str:
     return text
 
 
+def short(text: str) -> str:
+    """Keep a name as it is, or a digest in place of a long one: what waits for an outcome must be small."""
+    text = clean(text)
+    if len(text) <= _LONGEST_NAME:
+        return text
+    return f"{text[:_SHOWN]}…{xxhash.xxh3_128_hexdigest(text.encode())}"
+
+
 def check_size(body: bytes) -> None:
     """Refuse a body with so many values that decoding it would stop all other requests.
 
     Raises:
         RecursionError: it has more than some hundred thousand of them.
     """
-    if body.count(b"[") + body.count(b"{") + body.count(b'"') // 2 > _MAX_VALUES:
+    texts = (body.count(b'"') - body.count(b'\\"')) // 2
+    if body.count(b"[") + body.count(b"{") + texts > _MAX_VALUES:
         raise RecursionError("too many values")
 
 

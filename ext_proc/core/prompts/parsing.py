@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from ext_proc.core.model import InferenceRequest, Operation, Unhashed
+from ext_proc.core.model import GENERATING, InferenceRequest, Operation, Unhashed
 from ext_proc.core.prompts import encodings, multipart
 from ext_proc.core.prompts.anthropic import MessageBody
 from ext_proc.core.prompts.body import Body
 from ext_proc.core.prompts.encodings import Ending
-from ext_proc.core.prompts.jsonbody import check_size, clean, decode, loads, normalise
+from ext_proc.core.prompts.jsonbody import check_size, decode, loads, normalise, short
 from ext_proc.core.prompts.native import GenerateBody
 from ext_proc.core.prompts.openai import ChatBody, CompletionBody, InputBody
 from ext_proc.core.prompts.repair import repair, top_level_string
@@ -39,9 +39,6 @@ _DECODERS: dict[Operation, msgspec.json.Decoder[Any]] = {
     }.items()
 }
 _NAMES = frozenset({b"model", b"cache_salt", b"lora_path", b"previous_response_id"})
-_GENERATION = frozenset(
-    {Operation.CHAT, Operation.COMPLETION, Operation.RESPONSE, Operation.MESSAGE, Operation.GENERATE}
-)
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
@@ -66,8 +63,8 @@ def parse_head(route: Route, head: RequestHead) -> InferenceRequest:
     return InferenceRequest(
         operation=route.operation,
         api=route.api,
-        model=clean(model) if model else None,
-        unhashed=Unhashed.NOT_GENERATION if route.operation not in _GENERATION else Unhashed.NO_BODY,
+        model=short(model) if model else None,
+        unhashed=Unhashed.NOT_GENERATION if route.operation not in GENERATING else Unhashed.NO_BODY,
         previous_response=response_in_path(head.path),
         session=head.session,
     )
@@ -153,13 +150,13 @@ def _parse_plain(route: Route, head: RequestHead, body: bytes, complete: bool) -
         unhashed=unhashed,
         truncated=not complete,
         stream=parsed.stream is True,
-        previous_response=clean(previous) if isinstance(previous, str) and previous else None,
+        previous_response=short(previous) if isinstance(previous, str) and previous else None,
         session=head.session,
     )
 
 
 def _unhashed(operation: Operation, parsed: Body, prompt: bytes) -> Unhashed | None:
-    if operation not in _GENERATION:
+    if operation not in GENERATING:
         return Unhashed.NOT_GENERATION
     if parsed.has_odd_model():
         return Unhashed.ODD_MODEL
@@ -170,7 +167,7 @@ def _parse_other(route: Route, head: RequestHead, body: bytes, complete: bool) -
     model = multipart.form_field(head.content_type, body, "model")
     if not body:
         reason = Unhashed.NO_BODY
-    elif route.operation not in _GENERATION:
+    elif route.operation not in GENERATING:
         reason = Unhashed.NOT_GENERATION
     else:
         reason = _why_no_object(body if complete else repair(body))
@@ -194,7 +191,7 @@ def _model_of_deep(body: bytes) -> str | None:
         model = loads(found) if found else None
     except ValueError:
         return None
-    return clean(model) if isinstance(model, str) and model else None
+    return short(model) if isinstance(model, str) and model else None
 
 
 def _unread(

@@ -149,7 +149,7 @@ def shed(request: ext_proc.ProcessingRequest) -> ext_proc.ProcessingResponse:
         body=b'{"own": "%20 shape"}',
         details="shed",
     )
-    marked = Struct.from_dict({"kvpicker": {"refused": "true"}})
+    marked = Struct.from_dict({"kvpicker": {"refused": "no_ready_endpoint"}})
     return ext_proc.ProcessingResponse(immediate_response=immediate, dynamic_metadata=marked)
 
 

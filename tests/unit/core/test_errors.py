@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ext_proc.core import errors
-from ext_proc.core.errors import ConfigError, KvpickerError, ProtocolError, Refusal
+from ext_proc.core.errors import ConfigError, KvpickerError, Refusal
 
 REFUSALS = Refusal.__subclasses__()
 
@@ -38,15 +38,10 @@ def test_a_config_error_leads_to_the_place() -> None:
     assert str(ConfigError("is no number")) == "is no number"
 
 
-def test_a_protocol_error_has_a_reason() -> None:
-    """A breach of the protocol is counted by its reason."""
-    assert ProtocolError("a second header message", reason="unexpected_headers").reason == "unexpected_headers"
-
-
 def test_the_docstring_lists_the_whole_tree() -> None:
     """The drawing of the tree names every class with its status."""
     assert errors.__doc__ is not None
     lines = [line.split() for line in errors.__doc__.splitlines() if "──" in line]
     drawn = {words[-2]: words[-1] for words in lines if words[-1].isdigit()}
     assert drawn == {kind.__name__: str(kind.status) for kind in REFUSALS}
-    assert all(issubclass(kind, KvpickerError) for kind in (*REFUSALS, ConfigError, ProtocolError))
+    assert all(issubclass(kind, KvpickerError) for kind in (*REFUSALS, ConfigError))

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from ext_proc.core.errors import NoReadyEndpoint, ProtocolError
+from ext_proc.core.errors import ConfigError, NoReadyEndpoint
 from ext_proc.core.model import Decision, Ending, FilterReport, InferenceRequest, Outcome
 from ext_proc.ops.log_observer import LINES_PER_SECOND, LogObserver
-from ext_proc.ops.logs import configure
+from ext_proc.ops.logs import LineWriter, configure
 
 OutcomeOf = Callable[..., Outcome]
 
@@ -21,7 +21,7 @@ class Written:
     def __init__(self) -> None:
         self.now = 0.0
         self.stream = io.BytesIO()
-        self.observer = LogObserver(configure("debug", "json", self.stream), clock=lambda: self.now)
+        self.observer = LogObserver(configure("debug", "json", LineWriter(self.stream)), clock=lambda: self.now)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -94,7 +94,7 @@ def test_an_unforeseen_fault_tells_type_and_place(written: Written) -> None:
 
 def test_an_expected_fault_has_no_stack_trace(written: Written) -> None:
     """An error that kvpicker raises on purpose is told in its own words."""
-    written.observer.failed("mode", ProtocolError("unexpected message", reason="mode"))
+    written.observer.failed("mode", ConfigError("unexpected message"))
     (line,) = written.lines
     assert line["message"] == "unexpected message"
     assert "at" not in line

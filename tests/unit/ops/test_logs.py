@@ -6,13 +6,13 @@ import json
 import pytest
 import structlog
 
-from ext_proc.ops.logs import configure
+from ext_proc.ops.logs import LineWriter, configure
 
 
 def test_a_json_line_has_time_level_event_and_fields() -> None:
     """A line is one JSON object whose first fields are always the same."""
     stream = io.BytesIO()
-    configure("info", "json", stream).info("server_started", address="127.0.0.1:9002", ports=[1, 2])
+    configure("info", "json", LineWriter(stream)).info("server_started", address="127.0.0.1:9002", ports=[1, 2])
     line = json.loads(stream.getvalue())
     assert list(line) == ["time", "level", "event", "address", "ports"]
     assert line["time"].endswith("Z")
@@ -23,7 +23,7 @@ def test_a_json_line_has_time_level_event_and_fields() -> None:
 def test_lines_below_the_level_are_not_written(level: str, written: int) -> None:
     """The level is the least severe one that is written."""
     stream = io.BytesIO()
-    log = configure(level, "json", stream)
+    log = configure(level, "json", LineWriter(stream))
     log.debug("a")
     log.info("b")
     log.warning("c")
@@ -33,28 +33,28 @@ def test_lines_below_the_level_are_not_written(level: str, written: int) -> None
 def test_one_event_is_one_line_whatever_it_holds() -> None:
     """Line ends in values cannot forge another line."""
     stream = io.BytesIO()
-    configure("info", "json", stream).info("a", model='x\n{"event":"forged"}')
+    configure("info", "json", LineWriter(stream)).info("a", model='x\n{"event":"forged"}')
     assert stream.getvalue().count(b"\n") == 1
 
 
 def test_text_that_is_not_unicode_is_logged_escaped() -> None:
     """A lone surrogate, which JSON of clients may hold, does not lose the line."""
     stream = io.BytesIO()
-    configure("info", "json", stream).info("a", model="x\ud800", count=1)
+    configure("info", "json", LineWriter(stream)).info("a", model="x\ud800", count=1)
     assert json.loads(stream.getvalue())["model"] == "x\\ud800"
 
 
 def test_a_value_without_json_form_is_logged_as_text() -> None:
     """An object that JSON does not know does not lose the line."""
     stream = io.BytesIO()
-    configure("info", "json", stream).info("a", value=1j)
+    configure("info", "json", LineWriter(stream)).info("a", value=1j)
     assert json.loads(stream.getvalue())["value"] == "1j"
 
 
 def test_console_lines_are_for_people() -> None:
     """Console format is plain text without colours where the stream is no terminal."""
     stream = io.BytesIO()
-    configure("info", "console", stream).warning("health_changed", endpoint="10.0.0.11:8000")
+    configure("info", "console", LineWriter(stream)).warning("health_changed", endpoint="10.0.0.11:8000")
     text = stream.getvalue().decode()
     assert "warning" in text
     assert "endpoint=10.0.0.11:8000" in text
@@ -64,7 +64,37 @@ def test_console_lines_are_for_people() -> None:
 def test_two_loggers_do_not_know_of_each_other() -> None:
     """A logger changes no global setting of structlog."""
     loud, quiet = io.BytesIO(), io.BytesIO()
-    configure("debug", "json", loud).debug("a")
-    configure("error", "json", quiet).info("b")
+    configure("debug", "json", LineWriter(loud)).debug("a")
+    configure("error", "json", LineWriter(quiet)).info("b")
     assert (loud.getvalue().count(b"\n"), quiet.getvalue()) == (1, b"")
     assert not structlog.is_configured()
+
+
+class Full(io.BytesIO):
+    """A stream without room."""
+
+    def write(self, _data: object) -> int:
+        """Fail as a full disk does."""
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None:
+        """Fail as a closed pipe does."""
+        raise BrokenPipeError
+
+
+def test_a_stream_that_fails_loses_its_lines_only() -> None:
+    """A full disk or a reader that left is counted and disturbs nobody."""
+    lines = LineWriter(Full())
+    log = configure("info", "json", lines)
+    log.info("request_finished")
+    log.error("exchange_failed")
+    assert lines.failing
+    assert lines.lost == 2
+
+
+def test_a_stream_that_recovers_is_no_longer_failing() -> None:
+    """Losing lines is a state that ends with the first line that is written."""
+    lines = LineWriter(io.BytesIO())
+    lines.failing = True
+    configure("info", "json", lines).info("a")
+    assert not lines.failing

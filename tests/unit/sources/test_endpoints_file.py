@@ -90,11 +90,11 @@ async def test_a_broken_file_keeps_the_last_good_list(tmp_path: Path) -> None:
     assert fixture.source.error is None
 
 
-async def test_a_file_missing_at_the_start_is_an_empty_pool(tmp_path: Path) -> None:
-    """The pool exists without endpoints until the file comes (I16)."""
+async def test_a_file_missing_at_the_start_is_waited_for(tmp_path: Path) -> None:
+    """Nothing is applied until the file comes (I16)."""
     fixture = Fixture(tmp_path / "chat.yaml")
     async with fixture.running():
-        assert list(fixture.registry.snapshot.by_pool.items()) == [("chat", ())]
+        assert not fixture.registry.snapshot.by_pool
         assert len(fixture.errors) == 1
         fixture.path.write_text(ONE)
         await fixture.until(lambda: fixture.addresses() == {"10.0.0.11:8000"})

@@ -65,7 +65,7 @@ def test_endpoints_reach_registry_ledger_and_envoy(kept: Kept) -> None:
     """A configured endpoint can be chosen, counted and used by Envoy."""
     kept.configure(f"pools: {{p: {{endpoints: ['{A}', '{B}']}}}}")
     assert kept.addresses() == {A, B} == set(kept.hosts())
-    assert len(kept.core.ledger.loads) == 2
+    assert len(kept.core.ledger._loads) == 2
 
 
 def test_removed_endpoint_loses_its_state(kept: Kept) -> None:
@@ -105,6 +105,14 @@ async def test_file_is_followed_and_its_last_good_list_kept(kept: Kept) -> None:
     file.write_text(f"endpoints: ['{A}', '{B}']")
     await until(lambda: kept.addresses() == {A, B})
     assert set(kept.hosts()) == {A, B}
+    await kept.keeper.close()
+
+
+async def test_pool_of_a_missing_file_exists_without_endpoints(kept: Kept) -> None:
+    """A file that is not there yet is a pool without endpoints, and is reported."""
+    kept.configure(f"pools: {{p: {{endpoints_file: {kept.directory / 'missing.yaml'}}}}}")
+    assert list(kept.core.registry.snapshot.by_pool.items()) == [("p", ())]
+    assert kept.reports == [("p", False)]
     await kept.keeper.close()
 
 

@@ -88,7 +88,7 @@ class Picking:
 
     def in_flight(self) -> int:
         """Count the requests that the ledger believes to run."""
-        return sum(load.in_flight for load in self.core.ledger.loads.values())
+        return sum(load.in_flight for load in self.core.ledger._loads.values())
 
 
 def headers_message(

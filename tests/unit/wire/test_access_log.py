@@ -206,7 +206,7 @@ def test_foreign_entries_change_nothing(log: Log, identity: str) -> None:
     """Entries of requests that were not decided here are counted and left."""
     log.take(entry(identity, **ANSWERED))
     assert log.picking.in_flight() == 1
-    assert log.results == ["unknown" if identity else "undecided"]
+    assert log.results == ["foreign" if identity else "undecided"]
 
 
 def test_failed_first_attempt_is_blamed_and_the_prefix_moves(log: Log) -> None:
@@ -216,6 +216,22 @@ def test_failed_first_attempt_is_blamed_and_the_prefix_moves(log: Log) -> None:
     core = log.picking.core
     assert core.health.state(first.slot) == "ejected"
     assert (core.index.blocks(first.slot), core.index.blocks(second.slot)) == (0, log.decision.chain_length)
+
+
+def test_one_entry_that_fails_loses_no_other(log: Log) -> None:
+    """An entry that cannot be taken is counted, and the batch goes on."""
+    settle = log.picking.core.feedback.settle
+    log.picking.core.feedback.settle = None
+    log.take(entry(log.decision.id, **ANSWERED))
+    log.picking.core.feedback.settle = settle
+    log.take(entry(log.decision.id, **ANSWERED))
+    assert log.results == ["failed", "settled"]
+
+
+def test_counts_beyond_reason_do_not_ruin_the_estimate(log: Log) -> None:
+    """An engine that reports more tokens than were allowed cannot distort what is expected of others."""
+    log.outcome(**ANSWERED, usage={"words": "prompt=9999999 completion=9999999 cached=9999999"})
+    assert log.picking.core.ledger.output < 2000
 
 
 def test_garbage_ends_the_stream_only(log: Log) -> None:

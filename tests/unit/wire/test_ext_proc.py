@@ -248,6 +248,48 @@ def test_fault_of_our_own_is_answered_as_configured(refuse: bool) -> None:
     assert picking.notes.all("failed") == ["internal"]
 
 
+def test_request_after_a_fault_goes_on_to_its_end() -> None:
+    """After a fault of our own each further message still gets its bare answer."""
+    picking = Picking()
+    picking.core.picker.pick = None
+    session = picking.session()
+    session.receive(headers_message())
+    session.receive(body_message())
+    assert response(session.receive(body_message())) == ProcessingResponse(request_body={})
+
+
+UUID = "0b6f0d5e-5d0c-4b36-8f2c-3d6d3f7c1a11"
+
+
+@pytest.mark.parametrize("identity", [UUID, "mine", "x" * 300], ids=["uuid", "short", "long"])
+def test_request_id_is_kept_with_the_decision(picking: Picking, identity: str) -> None:
+    """A decision can be found by the gateway's request id while the request runs."""
+    for name in (identity, UUID.replace("0", "1"), identity):
+        session = picking.session()
+        session.receive(headers_message("/v1/chat/completions", ("x-request-id", name)))
+        session.receive(body_message())
+    decisions = picking.notes.all("decided")
+    assert [decision.request.request_id for decision in decisions][::2] == [identity[:256]] * 2
+    assert decisions[1].request.request_id == UUID.replace("0", "1")
+
+
+@pytest.mark.parametrize(
+    "extra",
+    ['"cache_salt": "%s"', '"previous_response_id": "%s"', '"lora_path": ["%s"]', '"model": "%s"'],
+    ids=["salt", "previous response", "adapter", "model"],
+)
+def test_what_waits_for_an_outcome_is_small_whatever_was_sent(picking: Picking, extra: str) -> None:
+    """Names of any length are kept as digests, so that open requests cannot fill the memory."""
+    for filler in ("a", "b"):
+        session = picking.session()
+        session.receive(headers_message("/v1/responses"))
+        body = '{"input":"hi",' + extra % (filler * 1_000_000) + "}"
+        session.receive(body_message(body.encode()))
+    requests = [lease.decision.request for lease in picking.core.ledger._leases.values()]
+    assert all(len(repr(request)) < 2000 for request in requests)
+    assert len({repr(request) for request in requests}) == len(requests)
+
+
 @pytest.mark.parametrize("stage", range(3), ids=["before headers", "after headers", "after pick"])
 def test_cancelled_streams_leave_nothing_behind(picking: Picking, stage: int) -> None:
     """A stream that ends before Envoy has the pick gives its lease back (G06)."""

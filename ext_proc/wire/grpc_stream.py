@@ -1,0 +1,174 @@
+"""One gRPC stream on a completion queue: which operations go out together, and what each completion means."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import Callable
+from typing import Any, Final, TypeAlias
+
+import grpc
+
+from ext_proc.wire.transport import FAULT, Reply, Session, report_fault
+
+try:
+    cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
+except ImportError:  # a grpcio that keeps it elsewhere; `missing` of grpc_queue tells
+    cygrpc = None
+
+Event: TypeAlias = Any
+"""A completed batch: `success`, `tag` and `batch_operations` in the order they were given."""
+
+_NO_FLAGS: Final = 0
+_NOTHING: Final = Reply()
+
+
+class Stream:
+    """One accepted call, from its first batch to the close of its session.
+
+    Everything runs on the thread of the event loop. Each batch has a bound method as its tag, which the one
+    who polls the queue calls with the event; an open batch keeps its call and this object alive.
+
+    Args:
+        call: the call that the library accepted.
+        open_session: opens our side of it.
+    """
+
+    __slots__ = ("_begun", "_call", "_delivered", "_session", "_task")
+
+    def __init__(self, call: Any, open_session: Callable[[], Session]) -> None:
+        self._call = call
+        self._begun = False
+        self._delivered = True
+        self._session: Session | None = None
+        self._task: asyncio.Future[Reply] | None = None
+        call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
+        try:
+            self._session = open_session()
+        except Exception as error:  # noqa: BLE001  a session of any kind may fail in any way
+            self._fail(error)
+        else:
+            self._read()
+
+    def _read(self) -> None:
+        self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._received)
+
+    def _received(self, event: Event) -> None:
+        """Take the peer's message, None at its half-close; the first answer completes with the read behind it."""
+        if not event.success:
+            self._close()
+            return
+        self._delivered = True
+        message = event.batch_operations[-1].message()
+        session = self._session
+        if session is None:
+            return
+        if message is None:
+            self._finish(self._close())
+            return
+        try:
+            reply = session.receive(message)
+            if isinstance(reply, Reply):
+                self._answer(reply)
+            else:
+                self._task = asyncio.ensure_future(reply)
+                self._task.add_done_callback(self._waited)
+        except Exception as error:  # noqa: BLE001  as above
+            self._fail(error)
+
+    def _waited(self, task: asyncio.Future[Reply]) -> None:
+        self._task = None
+        if task.cancelled():
+            self._close()
+            self._finish(Reply(None, True, grpc.StatusCode.CANCELLED))
+        elif (error := task.exception()) is not None:
+            self._fail(error)
+        else:
+            self._answer(task.result())
+
+    def _answer(self, reply: Reply) -> None:
+        if reply.finished:
+            self._finish(reply)
+        elif reply.message is None:
+            self._read()
+        elif self._begun:
+            # Not together with the next read: that may end with the stream, and hide that this was written.
+            self._delivered = False
+            self._start((cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),), self._written)
+        else:
+            self._begun = True
+            self._delivered = False
+            self._start(
+                (
+                    cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
+                    cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),
+                    cygrpc.ReceiveMessageOperation(_NO_FLAGS),
+                ),
+                self._received,
+            )
+
+    def _written(self, event: Event) -> None:
+        if not event.success:
+            self._close()
+            return
+        self._delivered = True
+        self._read()
+
+    def _finish(self, reply: Reply) -> None:
+        """Send the last answer, if there is one, together with the status."""
+        code, details = reply.status.value[0], reply.details.encode()
+        operations = [cygrpc.SendStatusFromServerOperation(None, code, details, _NO_FLAGS)]
+        if reply.message is not None:
+            self._delivered = False
+            operations.insert(0, cygrpc.SendMessageOperation(reply.message, _NO_FLAGS))
+        if not self._begun:
+            self._begun = True
+            operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
+        self._start(operations, self._finished)
+
+    def _finished(self, event: Event) -> None:
+        if event.success:
+            self._delivered = True
+        self._close()
+
+    def _over(self, _event: Event) -> None:
+        """Let the call go, which the library waits for; batches that are still open complete by themselves."""
+        self._call = None
+        if self._task is not None:
+            self._task.cancel()
+
+    def _start(self, operations: Any, tag: Callable[[Event], None]) -> None:
+        if self._call is None or self._call.start_server_batch(operations, tag):
+            self._close()
+
+    def _close(self) -> Reply:
+        """Close the session, once."""
+        session, self._session = self._session, None
+        if session is None:
+            return _NOTHING
+        try:
+            return session.close(delivered=self._delivered)
+        except Exception as error:  # noqa: BLE001  as above
+            report_fault(error)
+            return _NOTHING
+
+    def _fail(self, error: BaseException) -> None:
+        report_fault(error)
+        self._close()
+        self._finish(Reply(None, True, grpc.StatusCode.INTERNAL, FAULT))
+
+
+def refuse(call: Any) -> None:
+    """End a call to a method that is not served."""
+    operations = (
+        cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
+        cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),
+        cygrpc.SendStatusFromServerOperation(
+            None, grpc.StatusCode.UNIMPLEMENTED.value[0], b"no such method", _NO_FLAGS
+        ),
+    )
+    call.start_server_batch(operations, _ignore)
+
+
+def _ignore(_event: Event) -> None:
+    pass
