@@ -74,10 +74,9 @@ def build_core(config: Config, observer: Observer) -> Core:
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
-    """Let blocks grow from `first` to `last` bytes: 32 of the first, 56 of the geometric middle, then the last."""
-    middle = max(first, min(4 * first, last))
-    small_until = 32 * first
-    return BlockSizes(first, small_until, middle, small_until + 56 * middle, last)
+    """Let blocks grow from `first` to `last` bytes; a block is never more than half of what stands before it."""
+    steps = ((first, 4 * first), (min(2 * first, last), 32 * first), (min(4 * first, last), 256 * first))
+    return BlockSizes(steps, last)
 
 
 def build_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:

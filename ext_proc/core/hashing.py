@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from bisect import bisect_right
 from collections.abc import Sequence
+from itertools import pairwise
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -23,35 +24,27 @@ _LONGEST_KEPT = 200
 
 
 class BlockSizes(msgspec.Struct, frozen=True):
-    """How block sizes grow along a prompt, in bytes.
+    """How blocks grow along a prompt.
 
     Attributes:
-        small: size of blocks up to `small_until`.
-        small_until: a multiple of `small`.
-        middle: size of blocks up to `middle_until`.
-        middle_until: `small_until` plus a multiple of `middle`.
-        large: size of all blocks after that.
+        steps: (size, end) pairs in bytes: blocks have that size until that position, which whole blocks reach.
+        last: size of all blocks after that.
     """
 
-    small: int = 256
-    small_until: int = 8 * 1024
-    middle: int = 1024
-    middle_until: int = 64 * 1024
-    large: int = 4096
+    steps: tuple[tuple[int, int], ...] = ((256, 1024), (512, 8192), (1024, 65_536))
+    last: int = 4096
 
 
 class PromptHasher:
     """Cuts prompts into blocks and chains their hashes with xxh3_64, each seeded with the one before."""
 
     def __init__(self, sizes: BlockSizes | None = None) -> None:
-        self.sizes = sizes or BlockSizes()
-        sizes = self.sizes
-        starts = [
-            *range(0, sizes.small_until, sizes.small),
-            *range(sizes.small_until, sizes.middle_until, sizes.middle),
-        ]
-        self._ends: list[int] = [*starts[1:], sizes.middle_until]
-        self._cuts: list[slice] = [slice(start, end) for start, end in zip(starts, self._ends, strict=True)]
+        sizes = sizes or BlockSizes()
+        self._last = sizes.last
+        self._ends: list[int] = []
+        for size, end in sizes.steps:
+            self._ends += range((self._ends or [0])[-1] + size, end + 1, size)
+        self._cuts: list[slice] = [slice(start, end) for start, end in pairwise([0, *self._ends])]
         self._tokens: list[int] = [(cut.stop - cut.start) // BYTES_PER_TOKEN for cut in self._cuts]
 
     def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
@@ -71,9 +64,9 @@ class PromptHasher:
         for cut in self._cuts[: bisect_right(self._ends, len(prompt))]:
             seed = digest(prompt[cut], seed)
             hashes.append(seed)
-        large = self.sizes.large
-        for end in range(self.sizes.middle_until + large, len(prompt) + 1, large):
-            seed = digest(prompt[end - large : end], seed)
+        last = self._last
+        for end in range(self._ends[-1] + last, len(prompt) + 1, last):
+            seed = digest(prompt[end - last : end], seed)
             hashes.append(seed)
         return hashes
 
@@ -84,12 +77,12 @@ class PromptHasher:
         known = len(self._ends)
         if blocks <= known:
             return self._ends[blocks - 1]
-        return self.sizes.middle_until + (blocks - known) * self.sizes.large
+        return self._ends[-1] + (blocks - known) * self._last
 
     def tokens(self, block: int) -> int:
         """Return the estimated tokens of the block with that position, counted from 0."""
         known = self._tokens
-        return known[block] if block < len(known) else self.sizes.large // BYTES_PER_TOKEN
+        return known[block] if block < len(known) else self._last // BYTES_PER_TOKEN
 
 
 @functools.lru_cache(maxsize=1024)

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ext_proc.core.model import BlockHash, Decision, Endpoint, InferenceRequest
+from ext_proc.core.model import BlockHash, Decision, InferenceRequest
 
 _MEMORY = 0.98
 _LONGEST_OUTPUT = 65_536
@@ -101,10 +101,10 @@ class Ledger:
         """Return what is in flight at a slot; an unknown one has nothing in flight."""
         return self._loads.get(slot) or Load()
 
-    def loads_of(self, endpoints: Sequence[Endpoint]) -> list[Load]:
-        """Return what is in flight at each endpoint; not to be altered."""
+    def loads_of(self, slots: Sequence[int]) -> list[Load]:
+        """Return what is in flight at each slot; not to be altered."""
         get, idle = self._loads.get, self._idle
-        return [get(endpoint.slot, idle) for endpoint in endpoints]
+        return [get(slot, idle) for slot in slots]
 
     def take(
         self,

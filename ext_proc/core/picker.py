@@ -13,6 +13,7 @@ from math import inf, isfinite
 import msgspec
 
 from ext_proc.core.affinity import Affinity
+from ext_proc.core.candidates import Candidates
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
 from ext_proc.core.hashing import BYTES_PER_TOKEN, PromptHasher
 from ext_proc.core.health import HealthMonitor
@@ -113,12 +114,14 @@ class EndpointPicker:
             return Rejection(self._refusal(request, subset, filters), filters)
         eligible = self._health.eligible(candidates, now)
         filters = (*filters, _report("health", len(candidates), len(eligible)))
+        if not isinstance(eligible, Candidates):
+            eligible = Candidates(eligible)
         return self._decide(request, eligible, filters, now, generator)
 
     def _decide(
         self,
         request: InferenceRequest,
-        candidates: Sequence[Endpoint],
+        candidates: Candidates,
         filters: tuple[FilterReport, ...],
         now: float,
         generator: Generator,
@@ -191,7 +194,7 @@ class EndpointPicker:
         self,
         request: InferenceRequest,
         chain: Sequence[BlockHash],
-        candidates: Sequence[Endpoint],
+        candidates: Candidates,
         now: float,
         generator: Generator,
     ) -> Context:
@@ -199,17 +202,20 @@ class EndpointPicker:
         return Context(
             now=now,
             generator=generator,
-            loads=self._ledger.loads_of(candidates),
+            loads=self._ledger.loads_of(candidates.slots),
             hits=self._hits(request, chain, candidates),
             output=self._ledger.expected_output(request) if request.operation in GENERATING else 0.0,
             residence=self._ledger.residence,
             turn=self._turn,
         )
 
-    def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash], candidates: Sequence[Endpoint]) -> list[int]:
+    def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash], candidates: Candidates) -> list[int]:
         end, ceiling = self._hasher.end, request.prompt_tokens
-        held = self._index.match(chain, lambda blocks: min(end(blocks) // BYTES_PER_TOKEN, ceiling))
-        return [held.get(endpoint.slot, 0) for endpoint in candidates] if held else [0] * len(candidates)
+        held = self._index.match(chain, lambda blocks: min(end(blocks) // BYTES_PER_TOKEN, ceiling)) if chain else None
+        if not held:
+            return [0] * len(candidates)
+        get = held.get
+        return [get(slot, 0) for slot in candidates.slots]
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
         name, strategy = self.strategies.get(candidates[0].pool, self._spare)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from ext_proc.core.candidates import Candidates
 from ext_proc.core.model import NO_LABELS, Endpoint
 
 if TYPE_CHECKING:
@@ -74,16 +75,16 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     version: int
-    endpoints: tuple[Endpoint, ...]
+    endpoints: Candidates
     by_address: Mapping[str, Endpoint]
-    by_pool: Mapping[str, tuple[Endpoint, ...]]
+    by_pool: Mapping[str, Candidates]
     default_pool: str | None
     models: frozenset[str]
     sole_model: str | None
-    by_model: Mapping[str, tuple[Endpoint, ...]]
-    unlearnt: tuple[Endpoint, ...]
+    by_model: Mapping[str, Candidates]
+    unlearnt: Candidates
     undeclared: tuple[Endpoint, ...]
-    modelless: tuple[Endpoint, ...]
+    modelless: Candidates
 
     @classmethod
     def of(
@@ -108,12 +109,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             secondary: names that are adapters or aliases of another served model.
             undeclared: addresses whose models are not declared.
         """
-        every = tuple(endpoints)
+        every = Candidates(endpoints)
         by_pool = _group_by_pool(every, pools)
         sole_pool = next(iter(by_pool)) if len(by_pool) == 1 else None
         served = frozenset[str]().union(*(endpoint.models for endpoint in every))
         bases = served - secondary
-        default_or_all = every if default_pool is None else by_pool.get(default_pool, ())
+        default_or_all = every if default_pool is None else by_pool.get(default_pool, Candidates())
         return cls(
             version=version,
             endpoints=every,
@@ -123,12 +124,12 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             models=served | models,
             sole_model=next(iter(bases)) if len(bases) == 1 else None,
             by_model=MappingProxyType(_group_by_model(every, served)),
-            unlearnt=tuple(endpoint for endpoint in every if not endpoint.models),
+            unlearnt=Candidates(endpoint for endpoint in every if not endpoint.models),
             undeclared=tuple(endpoint for endpoint in every if endpoint.address in undeclared),
-            modelless=default_or_all if default_pool is not None or len(bases) <= 1 else (),
+            modelless=default_or_all if default_pool is not None or len(bases) <= 1 else Candidates(),
         )
 
-    def candidates(self, model: str | None) -> tuple[Endpoint, ...]:
+    def candidates(self, model: str | None) -> Candidates:
         """Return the endpoints that serve the model, of whichever pool; if none does, those whose models are unknown.
 
         For None, a request without a model: the configured default pool, else all endpoints if at most one
@@ -330,16 +331,16 @@ def _endpoint(spec: EndpointSpec, pool: str, slot: int, generation: int, models:
     )
 
 
-def _group_by_pool(endpoints: Iterable[Endpoint], pools: Iterable[str]) -> dict[str, tuple[Endpoint, ...]]:
+def _group_by_pool(endpoints: Iterable[Endpoint], pools: Iterable[str]) -> dict[str, Candidates]:
     groups: dict[str, list[Endpoint]] = {pool: [] for pool in pools}
     for endpoint in endpoints:
         groups.setdefault(endpoint.pool, []).append(endpoint)
-    return {pool: tuple(members) for pool, members in groups.items()}
+    return {pool: Candidates(members) for pool, members in groups.items()}
 
 
-def _group_by_model(endpoints: Collection[Endpoint], models: Iterable[str]) -> dict[str, tuple[Endpoint, ...]]:
+def _group_by_model(endpoints: Collection[Endpoint], models: Iterable[str]) -> dict[str, Candidates]:
     groups: dict[str, list[Endpoint]] = {model: [] for model in models}
     for endpoint in endpoints:
         for model in endpoint.models:
             groups[model].append(endpoint)
-    return {model: tuple(members) for model, members in groups.items()}
+    return {model: Candidates(members) for model, members in groups.items()}

@@ -17,6 +17,8 @@ CALLS_ASKED_FOR: Final = 128
 EVENTS_PER_TURN: Final = 256
 """Events that are handled before other work of the event loop has its turn."""
 
+THREAD: Final = "grpc-queue"
+
 CUT_S: Final = 5.0
 """Seconds for streams that are cut to end; they need milliseconds."""
 
@@ -31,7 +33,7 @@ _NEEDED: Final = {
         "shutdown",
         "start",
     ),
-    "Call": ("start_server_batch",),
+    "Call": ("cancel", "start_server_batch"),
     "ReceiveCloseOnServerOperation": (),
     "ReceiveMessageOperation": ("message",),
     "SendInitialMetadataOperation": (),
@@ -96,7 +98,7 @@ class QueueTransport:
         self._server.start()
         for _ in range(CALLS_ASKED_FOR):
             self._ask()
-        self._thread = threading.Thread(target=self._watch, name="grpc-queue", daemon=True)
+        self._thread = threading.Thread(target=self._watch, name=THREAD, daemon=True)
         self._thread.start()
 
     async def stop(self, grace: float) -> None:

@@ -96,7 +96,6 @@ class Stream:
             self._delivered = False
             self._start((cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),), self._written)
         else:
-            self._begun = True
             self._delivered = False
             self._start(
                 (
@@ -106,6 +105,7 @@ class Stream:
                 ),
                 self._received,
             )
+            self._begun = True
 
     def _written(self, event: Event) -> None:
         if not event.success:
@@ -122,9 +122,9 @@ class Stream:
             self._delivered = False
             operations.insert(0, cygrpc.SendMessageOperation(reply.message, _NO_FLAGS))
         if not self._begun:
-            self._begun = True
             operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
         self._start(operations, self._finished)
+        self._begun = True
 
     def _finished(self, event: Event) -> None:
         if event.success:
@@ -138,7 +138,11 @@ class Stream:
             self._task.cancel()
 
     def _start(self, operations: Any, tag: Callable[[Event], None]) -> None:
-        if self._call is None or self._call.start_server_batch(operations, tag):
+        if self._call is None:
+            self._close()
+        elif self._call.start_server_batch(operations, tag):
+            # The library refuses the operations; without them the call would never end.
+            self._call.cancel()
             self._close()
 
     def _close(self) -> Reply:

@@ -23,6 +23,7 @@ from typing import ClassVar
 
 import msgspec
 
+from ext_proc.core.candidates import Candidates
 from ext_proc.core.ledger import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context, Ranking
@@ -61,12 +62,14 @@ class LeastWait:
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
         """Price each candidate in seconds until the first token."""
+        if not isinstance(candidates, Candidates):
+            candidates = Candidates(candidates)
         # Column by column: with hundreds of candidates this takes two thirds of the time of a loop over them.
         now, loads = context.now, context.loads
         queues = [until - now if (until := load.busy_until) > now else 0.0 for load in loads]
         prefills = self._prefills(request.prompt_tokens, candidates, context.hits)
         memories = _memories(request.prompt_tokens + context.output, context.residence, candidates, loads)
-        waits = list(map(add, queues, memories)) if any(memories) else queues
+        waits = list(map(add, queues, memories)) if memories else queues
         backlog = min(waits)
         factor, share, most = 1 + min(_BACKLOG_CAP, backlog), _INTERFERENCE, _INTERFERENCE_CAP
         costs = [
@@ -75,25 +78,30 @@ class LeastWait:
         ]
         return Ranking(costs, queues, prefills, memories)
 
-    def _prefills(self, length: int, candidates: Sequence[Endpoint], hits: Sequence[int]) -> list[float]:
+    def _prefills(self, length: int, candidates: Candidates, hits: Sequence[int]) -> list[float]:
         """Return the own prefill seconds (S) at each candidate."""
-        rate, attention = self._parameters.prefill_rate, self._parameters.attention_tokens
-        work: dict[int, float] = {}
-        for hit in set(hits):
-            uncached = max(length - hit, _LEAST_UNCACHED)
-            work[hit] = uncached * (1 + (length - uncached / 2) / attention)
-        return [work[hit] / (endpoint.prefill_rate or rate) for hit, endpoint in zip(hits, candidates, strict=True)]
+        rate, rates = self._parameters.prefill_rate, candidates.prefill_rates
+        if rates is not None:
+            return [self._work(length, hit) / (own or rate) for hit, own in zip(hits, rates, strict=True)]
+        if not any(hits):
+            return [self._work(length, 0) / rate] * len(hits)
+        seconds = {hit: self._work(length, hit) / rate for hit in set(hits)}
+        return [seconds[hit] for hit in hits]
+
+    def _work(self, length: int, hit: int) -> float:
+        """Return the effective tokens (e) of a prompt of which so many are cached."""
+        uncached = max(length - hit, _LEAST_UNCACHED)
+        return uncached * (1 + (length - uncached / 2) / self._parameters.attention_tokens)
 
 
-def _memories(claim: float, residence: float, candidates: Sequence[Endpoint], loads: Sequence[Load]) -> list[float]:
-    """Return the seconds of waiting for KV memory (K) at each candidate; 0 where its size is unknown."""
-    sizes = [size for size in {endpoint.kv_tokens for endpoint in candidates} if size]
-    fullest = max([load.tokens for load in loads])
-    if not sizes or fullest + claim <= _USABLE_MEMORY * min(sizes):
-        return [0.0] * len(loads)
+def _memories(claim: float, residence: float, candidates: Candidates, loads: Sequence[Load]) -> list[float]:
+    """Return the seconds of waiting for KV memory (K) at each candidate; empty if nobody waits, as nearly always."""
+    least = candidates.least_kv_tokens
+    if least is None or max([load.tokens for load in loads]) + claim <= _USABLE_MEMORY * least:
+        return []
     return [
         excess * residence / (load.tokens or 1)
-        if (size := endpoint.kv_tokens) and (excess := load.tokens + claim - _USABLE_MEMORY * size) > 0
+        if size and (excess := load.tokens + claim - _USABLE_MEMORY * size) > 0
         else 0.0
-        for endpoint, load in zip(candidates, loads, strict=True)
+        for size, load in zip(candidates.kv_tokens, loads, strict=True)
     ]

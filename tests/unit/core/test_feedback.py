@@ -87,7 +87,7 @@ def test_what_was_cached_before_a_failure_stays(fleet: Fleet) -> None:
     second = fleet.pick(request(PROMPT + text("b")))
     fleet.settle(second, Ending.CLIENT_ERROR)
     assert second.chosen == first.chosen
-    assert fleet.index.blocks(first.chosen.slot) == 16
+    assert fleet.index.blocks(first.chosen.slot) == 10
 
 
 def test_g21_what_another_endpoint_served_is_learnt_there(fleet: Fleet) -> None:

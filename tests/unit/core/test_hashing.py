@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ext_proc.core.hashing import BlockSizes, PromptHasher
 from tests.unit.core.builders import request, text
 
-SMALL = PromptHasher(BlockSizes(4, 16, 8, 32, 16))
+SMALL = PromptHasher(BlockSizes(((4, 16), (8, 32)), 16))
 PARTS = st.lists(st.text(max_size=4), min_size=1, max_size=4)
 
 

@@ -47,7 +47,7 @@ def test_a_lease_books_requests_tokens_and_queue(ledger: Ledger) -> None:
     _take(ledger, "1", now=10.0)
     _take(ledger, "2", now=11.0)
     assert ledger.load(A.slot) == Load(2, 300, 14.0)
-    assert ledger.loads_of([A, B]) == [Load(2, 300, 14.0), Load()]
+    assert ledger.loads_of([A.slot, B.slot]) == [Load(2, 300, 14.0), Load()]
 
 
 def test_an_idle_queue_begins_at_the_present(ledger: Ledger) -> None:

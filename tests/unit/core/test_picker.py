@@ -39,7 +39,7 @@ def test_a_decision_is_booked_at_once(fleet: Fleet) -> None:
     place = fleet.endpoints.index(decision.chosen)
     assert (fleet.load(place).in_flight, fleet.load(place).tokens) == (1, 1024 + 300)
     assert fleet.load(place).busy_until == fleet.now + decision.terms[place].prefill
-    assert fleet.index.blocks(decision.chosen.slot) == decision.chain_length == 16
+    assert fleet.index.blocks(decision.chosen.slot) == decision.chain_length == 10
 
 
 def test_a_known_prefix_draws_the_next_turn(fleet: Fleet) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -19,27 +20,35 @@ from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsResponse
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.server import LIVENESS_NAMES, READINESS_NAMES, GrpcServer
-from ext_proc.wire.transport import Method, Reply
+from ext_proc.wire.transport import Reply
 from tests.unit.wire.picking import Picking, body_message, headers_message
+from tests.unit.wire.serving import TRANSPORTS, Tally, begin, converse
+from tests.waiting import until
 
 PROCESS = f"/{EXT_PROC_SERVICE}/Process"
 SERVING = health_pb2.HealthCheckResponse.SERVING
 NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
-def make(picking: Picking, *addresses: str) -> GrpcServer:
+@pytest.fixture(params=TRANSPORTS)
+def transport(request: pytest.FixtureRequest) -> str:
+    """Name a transport; every test runs on each."""
+    return str(request.param)
+
+
+def make(picking: Picking, transport: str, *addresses: str) -> GrpcServer:
     """Make a server of both methods."""
     methods = (
         ext_proc.ext_proc_method(picking.exchange, Encoder(1), picking.notes),
         access_log.access_log_method(picking.core.feedback, lambda: picking.now, lambda _: None),
     )
-    return GrpcServer(methods, addresses or ("127.0.0.1:0",))
+    return GrpcServer(methods, addresses or ("127.0.0.1:0",), transport)
 
 
 @pytest.fixture
-async def server(picking: Picking) -> AsyncIterator[GrpcServer]:
+async def server(picking: Picking, transport: str) -> AsyncIterator[GrpcServer]:
     """Run a server."""
-    running = make(picking)
+    running = make(picking, transport)
     await running.start()
     yield running
     await running.stop(0)
@@ -52,18 +61,9 @@ async def channel(server: GrpcServer) -> AsyncIterator[grpc.aio.Channel]:
         yield connected
 
 
-async def converse(channel: grpc.aio.Channel, *messages: bytes, method: str = PROCESS) -> list[bytes]:
-    """Send messages on one stream, half-close and return all answers."""
-    call = channel.stream_stream(method)()
-    for message in messages:
-        await call.write(message)
-    await call.done_writing()
-    return [answer async for answer in call]
-
-
 async def test_stream_is_answered_and_finished(channel: grpc.aio.Channel, picking: Picking) -> None:
     """Headers and body get one answer each, and the server ends the stream with OK."""
-    answers = await converse(channel, headers_message(), body_message())
+    answers = await converse(channel, headers_message(), body_message(), method=PROCESS)
     kinds = [ProcessingResponse.FromString(answer).WhichOneof("response") for answer in answers]
     assert kinds == ["request_headers", "request_body"]
     assert picking.in_flight() == 1
@@ -74,7 +74,7 @@ async def test_unsupported_mode_is_a_status(channel: grpc.aio.Channel) -> None:
     from ext_proc.core.exchange import BodyMode  # noqa: PLC0415
 
     with pytest.raises(grpc.aio.AioRpcError, match="BUFFERED_PARTIAL") as error:
-        await converse(channel, headers_message(mode=BodyMode.FULL_DUPLEX_STREAMED))
+        await converse(channel, headers_message(mode=BodyMode.FULL_DUPLEX_STREAMED), method=PROCESS)
     assert error.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
@@ -85,14 +85,14 @@ async def test_cancelled_stream_frees_everything(channel: grpc.aio.Channel, pick
         await call.write(headers_message())
         await call.read()
         call.cancel()
-    await converse(channel, headers_message(end=True))
+    await converse(channel, headers_message(end=True), method=PROCESS)
     assert len(picking.core.ledger) == 1
 
 
 async def test_large_body_passes(channel: grpc.aio.Channel) -> None:
     """A body far over the library's default limit of 4 MiB is read."""
     body = b'{"model":"acme/chat-8b","messages":[{"role":"user","content":"' + b"x" * 9_000_000 + b'"}]}'
-    assert len(await converse(channel, headers_message(), body_message(body))) == 2
+    assert len(await converse(channel, headers_message(), body_message(body), method=PROCESS)) == 2
 
 
 async def test_access_log_is_answered_once_at_the_end(channel: grpc.aio.Channel) -> None:
@@ -121,58 +121,83 @@ async def test_reflection_lists_both_services(channel: grpc.aio.Channel) -> None
     assert {EXT_PROC_SERVICE, ACCESS_LOG_SERVICE, "grpc.health.v1.Health"} <= names
 
 
-async def test_unix_socket_serves_and_is_removed(picking: Picking, tmp_path: Path) -> None:
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"], ids=["IPv4", "IPv6"])
+async def test_free_port_is_taken_and_told(picking: Picking, transport: str, host: str) -> None:
+    """Port 0 becomes a real one, on either kind of address."""
+    running = make(picking, transport, f"{host}:0")
+    await running.start()
+    (address,) = running.addresses
+    assert address.startswith(f"{host}:")
+    async with grpc.aio.insecure_channel(address) as channel:
+        assert len(await converse(channel, headers_message(), body_message(), method=PROCESS)) == 2
+    await running.stop(0)
+
+
+async def test_unix_socket_serves_and_is_removed(picking: Picking, transport: str, tmp_path: Path) -> None:
     """A server on a Unix socket answers there and takes the socket away when it stops."""
     socket = tmp_path / "picker.sock"
-    running = make(picking, f"unix:{socket}")
+    running = make(picking, transport, f"unix:{socket}")
     await running.start()
     async with grpc.aio.insecure_channel(f"unix:{socket}") as channel:
-        assert len(await converse(channel, headers_message(), body_message())) == 2
+        assert len(await converse(channel, headers_message(), body_message(), method=PROCESS)) == 2
     await running.stop(0)
     assert not socket.exists()
 
 
-async def test_busy_port_is_a_clear_error(server: GrpcServer, picking: Picking) -> None:
+async def test_busy_port_is_a_clear_error(server: GrpcServer, transport: str, picking: Picking) -> None:
     """A second server on the port says so."""
     with pytest.raises(ConfigError, match="in use"):
-        await make(picking, server.addresses[0]).start()
+        await make(picking, transport, server.addresses[0]).start()
 
 
-async def test_stop_lets_running_streams_end(picking: Picking) -> None:
+async def test_unknown_method_is_unimplemented(channel: grpc.aio.Channel) -> None:
+    """What is not served says so, with messages sent or without."""
+    for messages in ((), (b"x",)):
+        call = begin(channel, "/kvpicker.test/Nothing")
+        with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+            for message in messages:
+                await call.write(message)
+        assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_stop_lets_running_streams_end(picking: Picking, transport: str) -> None:
     """A stream that began before the stop is still answered."""
-    running = make(picking)
+    running = make(picking, transport)
     await running.start()
     async with grpc.aio.insecure_channel(running.addresses[0]) as channel:
-        call = channel.stream_stream(PROCESS)()
+        call = begin(channel, PROCESS)
         await call.write(headers_message())
         await call.read()
         stopping = asyncio.create_task(running.stop(10))
         await call.write(body_message())
         assert ProcessingResponse.FromString(await call.read()).HasField("request_body")
-        await stopping
+        await asyncio.wait_for(stopping, 5)
 
 
-class Waits:
-    """A session whose answer must wait."""
+async def test_stop_cuts_streams_that_go_on(transport: str) -> None:
+    """Streams that outlive the grace are closed, those that wait for their answer too, and peers notice."""
+    tally = Tally(lambda message: Reply(message) if message == b"now" else asyncio.sleep(60, Reply()))
+    running = GrpcServer([tally.method()], ["127.0.0.1:0"], transport)
+    await running.start()
+    async with grpc.aio.insecure_channel(running.addresses[0]) as channel:
+        calls = [begin(channel) for _ in range(40)]
+        for number, call in enumerate(calls):
+            await call.write(b"now" if number % 2 else b"later")
+        await until(lambda: len(tally.heard) == 40)
+        await asyncio.gather(*(call.read() for call in calls[1::2]))
+        await asyncio.wait_for(running.stop(0.1), 5)
+        assert (tally.running, tally.opened) == (0, 40)
+        assert grpc.StatusCode.OK not in [await call.code() for call in calls]
 
-    async def _answer(self) -> Reply:
-        await asyncio.sleep(0)
-        return Reply(b"late", finished=True)
 
-    def receive(self, _message: bytes) -> object:
-        """Return an awaitable."""
-        return self._answer()
-
-    def close(self, *, delivered: bool) -> Reply:
-        """End."""
-        assert delivered
-        return Reply()
+async def test_stop_twice_is_stop_once(picking: Picking, transport: str) -> None:
+    """A server may be told to stop again, before it has ended and after."""
+    running = make(picking, transport)
+    await running.start()
+    await asyncio.gather(running.stop(1), running.stop(0))
+    await running.stop(0)
 
 
-async def test_transport_awaits_an_answer_that_must_wait() -> None:
-    """A session may answer later; the transport waits for it."""
-    server = GrpcServer([Method("kvpicker.test", "Wait", Waits)], ["127.0.0.1:0"])
-    await server.start()
-    async with grpc.aio.insecure_channel(server.addresses[0]) as channel:
-        assert await converse(channel, b"x", method="/kvpicker.test/Wait") == [b"late"]
-    await server.stop(0)
+async def test_server_that_never_started_can_be_stopped(picking: Picking, transport: str) -> None:
+    """The end of a failed start is no second failure."""
+    await make(picking, transport).stop(0)

@@ -1,0 +1,34 @@
+"""A row of endpoints to choose from, with the columns that a decision reads of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Self
+
+from ext_proc.core.model import Endpoint
+
+
+class Candidates(tuple[Endpoint, ...]):  # noqa: SLOT001  a tuple can have no slots beside its items
+    """Endpoints in order.
+
+    Attributes:
+        slots: the slot of each.
+        kv_tokens: the KV capacity of each, None where unknown.
+        least_kv_tokens: the smallest of them; None if none is known.
+        prefill_rates: the configured prefill rate of each; None if none is configured.
+    """
+
+    slots: tuple[int, ...]
+    kv_tokens: tuple[int | None, ...]
+    least_kv_tokens: int | None
+    prefill_rates: tuple[float | None, ...] | None
+
+    def __new__(cls, endpoints: Iterable[Endpoint] = ()) -> Self:
+        """Read the columns once, since the same candidates stand before many decisions."""
+        made = super().__new__(cls, endpoints)
+        made.slots = tuple(endpoint.slot for endpoint in made)
+        made.kv_tokens = tuple(endpoint.kv_tokens for endpoint in made)
+        made.least_kv_tokens = min((size for size in made.kv_tokens if size), default=None)
+        rates = tuple(endpoint.prefill_rate for endpoint in made)
+        made.prefill_rates = rates if any(rates) else None
+        return made
