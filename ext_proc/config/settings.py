@@ -182,8 +182,9 @@ class Config(Section, frozen=True, kw_only=True):
     Attributes:
         listen: Addresses of the gRPC server that Envoy calls, each `ip:port` or `unix:/path`. Loopback,
             because an ext_proc server sees prompts.
-        transport: How the gRPC server is driven: `queue` by grpcio's own completion queue, which takes a third of the
-            CPU, `aio` by grpc.aio, `auto` by the queue where it proves to work with the installed grpcio.
+        transport: How the gRPC server is driven: `queue` by grpcio's own completion queue, which under load takes a
+            third of the CPU of the other; `aio` by grpc.aio; `auto` by the queue where a check at the start finds that
+            it works with the installed grpcio.
         admin: The admin server.
         default_pool: Pool for requests without a model and for Envoy's own choice while kvpicker is away.
             With one pool it is that one; with several and none named, such requests are refused rather than
