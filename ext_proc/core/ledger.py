@@ -7,7 +7,6 @@ landing on one endpoint.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Sequence
 
 import msgspec
@@ -78,7 +77,7 @@ class Ledger:
         self._renewed = False
         self._loads: dict[int, Load] = {}
         self._idle = Load()
-        self._leases: OrderedDict[str, Lease] = OrderedDict()
+        self._leases: dict[str, Lease] = {}
 
     def __len__(self) -> int:
         """Return the number of open leases."""
@@ -146,11 +145,11 @@ class Ledger:
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that a request still runs; False if its lease is unknown."""
         self._renewed = True
-        lease = self._leases.get(decision_id)
+        lease = self._leases.pop(decision_id, None)
         if lease is None:
             return False
         lease.seen_at = now
-        self._leases.move_to_end(decision_id)
+        self._leases[decision_id] = lease  # behind all that were heard of before
         return True
 
     def end(self, decision_id: str, now: float) -> Lease | None:
@@ -173,12 +172,12 @@ class Ledger:
         """Give up the leases whose outcome is overdue and return them: their log entries were lost."""
         limit = self._renewal_timeout if self._renewed else self._timeout
         overdue: list[Lease] = []
-        while self._leases:
-            decision_id, lease = next(iter(self._leases.items()))
+        for lease in self._leases.values():
             if lease.seen_at + limit > now:
                 break
-            self.end(decision_id, now)
             overdue.append(lease)
+        for lease in overdue:
+            self.end(lease.decision.id, now)
         return overdue
 
 

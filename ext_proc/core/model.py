@@ -157,6 +157,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         request: what was decided on.
         chain_length: number of blocks of the prompt's hash chain.
         hit_tokens: predicted cached tokens at the chosen endpoint.
+        fallback_hits: the same for each fallback.
         reason: one of the reason codes of the strategy.
         strategy: the strategy that ranked.
         terms: every candidate with its cost.
@@ -174,6 +175,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     terms: Sequence[CostTerms]
     filters: tuple[FilterReport, ...]
     decided_at: float
+    fallback_hits: tuple[int, ...] = ()
 
     @property
     def chosen(self) -> Endpoint:

@@ -41,10 +41,6 @@ MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""
 
 
-_MANY = 16
-"""Candidates whose cost terms are small enough to keep."""
-
-
 class Rejection(msgspec.Struct, frozen=True):
     """Why a request gets no endpoint, and what each filter left."""
 
@@ -140,16 +136,15 @@ class EndpointPicker:
             request=msgspec.structs.replace(request, prompt=b"") if request.prompt else request,
             chain_length=len(chain),
             hit_tokens=context.hits[best],
+            fallback_hits=tuple([context.hits[place] for place in places[1:]]),
             reason=reason,
             strategy=name,
             terms=terms,
             filters=filters,
             decided_at=now,
         )
-        kept = decision
-        if len(candidates) > _MANY:
-            # What waits for the outcome, perhaps for minutes, keeps the terms of the named endpoints only.
-            kept = msgspec.structs.replace(decision, terms=[terms[place] for place in places])
+        # What waits for the outcome, perhaps for minutes, is a small copy: memory touched by every request is slow.
+        kept = msgspec.structs.replace(decision, terms=(), filters=())
         seconds = ranking.prefills[best] if ranking.prefills else 0.0
         self._book(kept, chain, seconds, context.output, counted=not nearly_free)
         return decision

@@ -133,4 +133,5 @@ def _histogram(histograms: dict[str, Histogram], label: str) -> Histogram:
 def _hit_tokens(decision: Decision, served: str) -> int:
     if served == decision.endpoints[0].address:
         return decision.hit_tokens
-    return next((terms.hit_tokens for terms in decision.terms if terms.endpoint.address == served), 0)
+    fallbacks = zip(decision.endpoints[1:], decision.fallback_hits, strict=False)
+    return next((hit for endpoint, hit in fallbacks if endpoint.address == served), 0)

@@ -51,6 +51,7 @@ def decision(request_: InferenceRequest) -> Decision:
         terms=(CostTerms(E2, 0.25, 64, 0.1, 0.15), CostTerms(E1, 0.0625, 512, 0.02, 0.03, 0.0125, 3)),
         filters=(FilterReport("model", 4, 2),),
         decided_at=1.0,
+        fallback_hits=(64,),
     )
 
 
