@@ -17,7 +17,7 @@ from ext_proc.core.prompts import RequestHead, classify, parse
 from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
-from ext_proc.ops.logs import configure
+from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 
 KV_TOKENS = 450_000
@@ -36,7 +36,7 @@ def observed_fleet(endpoints: int) -> Iterator[Parts]:
     """Make a fleet whose log lines are written, to /dev/null."""
     with Path("/dev/null").open("wb") as output:
         metrics = Metrics(lambda: core.registry.snapshot.models)
-        observer = FanOut(metrics, DecisionRing(), LogObserver(configure("info", "json", output)))
+        observer = FanOut(metrics, DecisionRing(), LogObserver(configure("info", "json", LineWriter(output))))
         core = fleet(endpoints, observer)
         yield Parts(core, observer, metrics)
 

@@ -87,9 +87,9 @@ class AccessLogSession:
 
 def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
     """Make the outcome of a decision from the last entry of its request."""
-    common = entry.common_properties
+    common, response = entry.common_properties, entry.response
     namespaces = common.metadata.filter_metadata
-    status = entry.response.response_code.value
+    status = response.response_code.value
     words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
     ending = _ending(entry, status)
     if ending is Ending.OK and "failed" in words:
@@ -100,7 +100,7 @@ def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
         status=status,
         served=_served(common),
         attempts=max(common.upstream_request_attempt_count, 1),
-        details=entry.response.response_code_details,
+        details=response.response_code_details,
         duration=_seconds(common.duration),
         first_byte=_first_byte(common),
         usage=read_usage(words) if words else NO_USAGE,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TypeAlias
 
@@ -42,10 +41,10 @@ def read_usage(words: Words) -> Usage:
 
 def _tokens(words: Words, name: str) -> int | None:
     value = words.get(name)
-    if isinstance(value, str):
-        count = int(value) if value.isdecimal() and value.isascii() and len(value) < len(str(MOST_TOKENS)) + 1 else -1
-    elif value is None or not math.isfinite(value):
+    if value is None:
         return None
-    else:
+    try:
         count = int(value)
+    except (ValueError, OverflowError):
+        return None
     return count if 0 <= count <= MOST_TOKENS else None
