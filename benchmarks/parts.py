@@ -36,7 +36,8 @@ def observed_fleet(endpoints: int) -> Iterator[Parts]:
     """Make a fleet whose log lines are written, to /dev/null."""
     with Path("/dev/null").open("wb") as output:
         metrics = Metrics(lambda: core.registry.snapshot.models)
-        observer = FanOut(metrics, DecisionRing(), LogObserver(configure("info", "json", LineWriter(output))))
+        lines = LineWriter(output)
+        observer = FanOut(metrics, DecisionRing(), LogObserver(configure("info", "json", lines), lines=lines))
         core = fleet(endpoints, observer)
         yield Parts(core, observer, metrics)
 

@@ -71,7 +71,8 @@ class Service:
         self._stack = AsyncExitStack()
         self._output = LineWriter(output)
         self._log = configure(config.log.level, config.log.format, self._output)
-        self._lines = LogObserver(self._log)
+        direct = self._output if config.log.format == "json" else None
+        self._lines = LogObserver(self._log, lines=direct)
         self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
         self._ring = DecisionRing()
         self._observer = FanOut(self._metrics, self._ring, self._lines)

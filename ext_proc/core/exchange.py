@@ -124,7 +124,7 @@ _WHOLE_BODY_MODES = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
 _UNSUPPORTED_MODES = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
 
 
-class State(enum.Enum):
+class State(enum.IntEnum):
     """Where an exchange stands."""
 
     OPEN = enum.auto()

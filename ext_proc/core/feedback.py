@@ -53,7 +53,9 @@ class Feedback:
             return False
         served = self._served(lease, outcome)
         self._note_health(lease, outcome, served, now)
-        self._correct_index(lease, outcome, served)
+        as_predicted = outcome.ending is Ending.OK and served is lease.decision.endpoints[0]
+        if not as_predicted:
+            self._correct_index(lease, outcome, served)
         if outcome.ending is Ending.OK:
             if lease.decision.request.operation in GENERATING:
                 self._ledger.learn(_generated(lease, outcome), outcome.duration)

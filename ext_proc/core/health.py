@@ -94,6 +94,8 @@ class HealthMonitor:
                 has no say any more: the ejection answered it.
         """
         record = self._records.get(endpoint.slot)
+        if record is None and ending is Ending.OK:
+            return
         if record is not None and sent is not None and sent < record.ejected_at:
             return
         if ending in ILLNESS:

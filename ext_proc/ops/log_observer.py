@@ -13,6 +13,7 @@ from ext_proc.core.errors import KvpickerError
 from ext_proc.core.model import ILLNESS, Ending
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops.events import Event
+from ext_proc.ops.logs import json_line
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from ext_proc.core.errors import Refusal
     from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome
-    from ext_proc.ops.logs import Log
+    from ext_proc.ops.logs import LineWriter, Log
 
 LINES_PER_SECOND = 10
 
@@ -66,12 +67,15 @@ _LIMITED = ILLNESS | {Ending.LOST}
 class LogObserver(NoObserver):
     """Writes log lines; never a prompt, a body, a header value or the text of a foreign exception.
 
+    `lines` takes the lines of requests past structlog, in the same JSON; there are thousands of them a second.
+
     Requests that failed on an engine's side and refusals count as faults: beyond ten a second of one ending
     or reason they are only counted, since an outage would otherwise fill the disk with one message.
     """
 
-    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, log: Log, clock: Callable[[], float] = time.monotonic, lines: LineWriter | None = None) -> None:
         self._log = log
+        self._lines = lines
         self._limit = LineLimit(clock)
         # Asked once: a request's line has many fields, and gathering them for nothing costs more than all the rest.
         self._tells_requests = log.is_enabled_for(logging.INFO)
@@ -105,25 +109,13 @@ class LogObserver(NoObserver):
             suppressed = self._limit.admit(f"{Event.REQUEST_FINISHED.name_} {outcome.ending}")
             if suppressed is None:
                 return
-        request = decision.request
-        usage = outcome.usage
-        log = self._log.bind(suppressed=suppressed) if suppressed else self._log
-        log.info(
-            "request_finished",
-            request_id=printable(outcome.request_id),
-            decision_id=decision.id,
-            model=_model(request),
-            operation=request.operation,
-            endpoint=outcome.served or decision.endpoints[0].address,
-            status=outcome.status,
-            ending=outcome.ending,
-            attempts=outcome.attempts,
-            prompt_tokens=usage.prompt_tokens or request.prompt_tokens,
-            hit_tokens=decision.hit_tokens,
-            cached_tokens=usage.cached_tokens,
-            duration_ms=round(outcome.duration * 1e3, 1),
-            reason=decision.reason,
-        )
+        fields = _finished(decision, outcome)
+        if suppressed:
+            fields["suppressed"] = suppressed
+        if self._lines is None:
+            self._log.info(Event.REQUEST_FINISHED.name_, **fields)
+        else:
+            self._lines.info(json_line("info", "request_finished", fields))
 
     def strategy_failed(self, strategy: str, error: BaseException) -> None:
         """Log `strategy_failed` with the place in the code."""
@@ -147,6 +139,25 @@ class LogObserver(NoObserver):
 
     def _write(self, event: Event, fields: Mapping[str, object]) -> None:
         getattr(self._log, event.level)(event.name_, **fields)
+
+
+def _finished(decision: Decision, outcome: Outcome) -> dict[str, object]:
+    request, usage = decision.request, outcome.usage
+    return {
+        "request_id": printable(outcome.request_id),
+        "decision_id": decision.id,
+        "model": _model(request),
+        "operation": request.operation,
+        "endpoint": outcome.served or decision.endpoints[0].address,
+        "status": outcome.status,
+        "ending": outcome.ending,
+        "attempts": outcome.attempts,
+        "prompt_tokens": usage.prompt_tokens or request.prompt_tokens,
+        "hit_tokens": decision.hit_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "duration_ms": round(outcome.duration * 1e3, 1),
+        "reason": decision.reason,
+    }
 
 
 def _model(request: InferenceRequest) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
 
 import msgspec
@@ -72,8 +73,13 @@ class LineWriter:
 
 
 def render_json(_logger: WrappedLogger, level: str, event: EventDict) -> bytes:
+    """Render an event of structlog as one JSON object."""
+    return json_line(level, event.pop("event"), event)
+
+
+def json_line(level: str, name: str, fields: Mapping[str, Any]) -> bytes:
     """Render an event as one JSON object: time, level, event, then its fields in the order given."""
-    line = {"time": dt.datetime.now(dt.UTC), "level": level, "event": event.pop("event"), **event}
+    line = {"time": dt.datetime.now(dt.UTC), "level": level, "event": name, **fields}
     try:
         return _ENCODE(line)
     except UnicodeEncodeError:

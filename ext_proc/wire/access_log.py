@@ -33,6 +33,10 @@ from ext_proc.wire.usage import NO_USAGE, read_usage, read_words
 _GOING_ON = Reply()
 _LAST = Reply(StreamAccessLogsResponse().SerializeToString())
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+# The library looks an enum's name up at each use.
+_PERIODIC = AccessLogType.DownstreamPeriodic
+_SERVER_ERROR = int(HTTPStatus.INTERNAL_SERVER_ERROR)
+_CLIENT_ERROR = int(HTTPStatus.BAD_REQUEST)
 _END_TYPES = frozenset({AccessLogType.DownstreamEnd, AccessLogType.NotSet})
 
 
@@ -73,7 +77,7 @@ class AccessLogSession:
         if not identity:
             return "undecided"
         kind = common.access_log_type
-        if kind == AccessLogType.DownstreamPeriodic:
+        if kind == _PERIODIC:
             return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
         if kind not in _END_TYPES:
             return "ignored"
@@ -116,11 +120,11 @@ def _ending(entry: HTTPAccessLogEntry, status: int) -> Ending:
         return _flagged(ResponseFlags.FromString(common.response_flags), common, entry)
     if not common.HasField("time_to_last_upstream_rx_byte"):
         return Ending.TIMEOUT if "timeout" in entry.response.response_code_details else Ending.LOCAL
+    if status < _CLIENT_ERROR:
+        return Ending.OK
     if status in _BUSY:
         return Ending.OVERLOADED
-    if status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-        return Ending.SERVER_ERROR
-    return Ending.CLIENT_ERROR if status >= HTTPStatus.BAD_REQUEST else Ending.OK
+    return Ending.SERVER_ERROR if status >= _SERVER_ERROR else Ending.CLIENT_ERROR
 
 
 def _flagged(flags: ResponseFlags, common: AccessLogCommon, entry: HTTPAccessLogEntry) -> Ending:

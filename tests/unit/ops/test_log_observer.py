@@ -18,10 +18,12 @@ OutcomeOf = Callable[..., Outcome]
 class Written:
     """A log observer with a clock that is set by hand, and what it wrote."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, direct: bool) -> None:
         self.now = 0.0
         self.stream = io.BytesIO()
-        self.observer = LogObserver(configure("debug", "json", LineWriter(self.stream)), clock=lambda: self.now)
+        lines = LineWriter(self.stream)
+        log = configure("debug", "json", lines)
+        self.observer = LogObserver(log, clock=lambda: self.now, lines=lines if direct else None)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -29,10 +31,10 @@ class Written:
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
 
-@pytest.fixture
-def written() -> Written:
-    """Nothing is written yet."""
-    return Written()
+@pytest.fixture(params=[False, True], ids=["structlog", "direct"])
+def written(request: pytest.FixtureRequest) -> Written:
+    """Nothing is written yet; lines of requests go either way."""
+    return Written(direct=request.param)
 
 
 def test_a_finished_request_is_one_line(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:
