@@ -13,6 +13,7 @@ import msgspec
 from ext_proc.config import Config, load, parse, parse_endpoints
 from ext_proc.core.exchange import BodyMode, Exchange, ExchangePolicy
 from ext_proc.core.feedback import Feedback
+from ext_proc.core.following import follow
 from ext_proc.core.hashing import BlockSizes, PromptHasher
 from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
@@ -133,9 +134,8 @@ def warm_up() -> None:
     config = parse("pools: {warm: {endpoints: ['192.0.2.1:1', '192.0.2.2:1'], models: [warm]}}")
     observer = NoObserver()
     core = build_core(config, observer)
-    for endpoint in core.registry.replace("warm", config.pools["warm"].specs).added:
-        core.ledger.add(endpoint.slot)
-        core.index.add(endpoint.slot)
+    change = core.registry.replace("warm", config.pools["warm"].specs)
+    follow(change, ledger=core.ledger, index=core.index, health=core.health)
     encoder, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
     headers, body = _warm_up_messages()
     for _ in range(_WARM_UP_ROUNDS):

@@ -55,7 +55,7 @@ class PromptHasher:
             model: the model in whose cache the prompt would lie, where the request does not say.
         """
         prompt = request.prompt
-        model = model or request.model or ""
+        model = request.model or model or ""
         # Names come from strangers: only short ones are worth keeping.
         known = len(model) <= _LONGEST_KEPT and not request.namespace
         seed = _model_seed(model) if known else _seed((model, *request.namespace))

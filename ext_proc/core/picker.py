@@ -123,7 +123,8 @@ class EndpointPicker:
         generator: Generator,
     ) -> Decision:
         nearly_free = request.operation in NEARLY_FREE
-        chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, self._model(request))
+        sole_model = self._registry.snapshot.sole_model
+        chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, sole_model)
         context = self._context(request, chain, candidates, now, generator)
         name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
@@ -181,9 +182,6 @@ class EndpointPicker:
         if snapshot.serves(request.model):
             return NoReadyEndpoint("No endpoint of the requested model is available. Try again later.")
         return ModelNotFound(f"The model '{_shown(request.model)}' does not exist or is not served here.")
-
-    def _model(self, request: InferenceRequest) -> str | None:
-        return request.model or self._registry.snapshot.sole_model
 
     def _context(
         self,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 from collections.abc import Callable, Sequence
 
 from ext_proc.config import Config, PoolConfig, parse_endpoints
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.following import follow
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.pool import Change, EndpointSpec, Registry
@@ -75,14 +75,7 @@ class EndpointKeeper:
 
     def apply(self, change: Change) -> None:
         """Give state to endpoints that came, take it from those that went, and tell Envoy."""
-        for endpoint in change.removed:
-            self._ledger.remove(endpoint.slot)
-            self._index.remove(endpoint.slot)
-            self._health.remove(endpoint.slot)
-        for endpoint in change.added:
-            self._ledger.add(endpoint.slot)
-        for endpoint in (*change.added, *change.updated):
-            self._index.add(endpoint.slot, endpoint.kv_tokens)
+        follow(change, ledger=self._ledger, index=self._index, health=self._health)
         if change:
             self.write_eds()
             self._on_change(change)
@@ -116,8 +109,7 @@ class EndpointKeeper:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def _watch(self, name: str, path: str) -> None:
-        parse = functools.partial(parse_endpoints, models=())
-        file = EndpointsFile(path, name, parse, self._read, self._on_source)
+        file = EndpointsFile(path, name, parse_endpoints, self._read, self._on_source)
         self._files[name] = file
         file.start()
         if file.error is not None:

@@ -117,7 +117,7 @@ def _ending(entry: HTTPAccessLogEntry, status: int) -> Ending:
     """Tell how an exchange ended; a status of 200 alone proves nothing, since it is sent before the end."""
     common = entry.common_properties
     if common.response_flags:
-        return _flagged(ResponseFlags.FromString(common.response_flags), common, entry)
+        return _flagged(ResponseFlags.FromString(common.response_flags), entry)
     if not common.HasField("time_to_last_upstream_rx_byte"):
         return Ending.TIMEOUT if "timeout" in entry.response.response_code_details else Ending.LOCAL
     if status < _CLIENT_ERROR:
@@ -127,8 +127,8 @@ def _ending(entry: HTTPAccessLogEntry, status: int) -> Ending:
     return Ending.SERVER_ERROR if status >= _SERVER_ERROR else Ending.CLIENT_ERROR
 
 
-def _flagged(flags: ResponseFlags, common: AccessLogCommon, entry: HTTPAccessLogEntry) -> Ending:
-    begun = common.HasField("time_to_first_upstream_rx_byte")
+def _flagged(flags: ResponseFlags, entry: HTTPAccessLogEntry) -> Ending:
+    begun = entry.common_properties.HasField("time_to_first_upstream_rx_byte")
     if flags.downstream_connection_termination or flags.downstream_remote_reset or flags.downstream_protocol_error:
         return Ending.CLIENT_GONE
     if flags.upstream_connection_failure:

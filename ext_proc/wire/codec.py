@@ -318,23 +318,12 @@ _METADATA_TAG = b"\x42"
 def _decision_entry(decision: Decision) -> bytes:
     """Write the metadata entry of a decision by hand: a third of what building the message takes."""
     data = packed(decision).encode()
-    if len(data) > _LONGEST_SHORT:
-        for frame in _FRAMES:
-            data = frame + _varint(len(data)) + data
-        return data
-    parts = [data]
-    length = len(data)
     for frame in _FRAMES:
-        parts += (_ONE_BYTE[length], frame)
-        length += len(frame) + 1
-    parts.reverse()
-    return b"".join(parts)
+        data = frame + _varint(len(data)) + data
+    return data
 
 
 _ONE_BYTE = [bytes((number,)) for number in range(0x80)]
-
-_LONGEST_SHORT = 0x7F - sum(len(frame) + 1 for frame in _FRAMES)
-"""The longest text with which every length takes one byte."""
 
 
 def _varint(number: int) -> bytes:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ext_proc.core.errors import Refusal
 from ext_proc.core.feedback import Feedback
+from ext_proc.core.following import follow
 from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger, Load
@@ -85,13 +86,7 @@ class Fleet:
     def fill(self, pool: str, *addresses: str, **spec: Any) -> None:
         """Make addresses the content of a pool, and state for what came."""
         change = self.registry.replace(pool, [EndpointSpec(address=address, **spec) for address in addresses])
-        for endpoint in change.removed:
-            self.ledger.remove(endpoint.slot)
-            self.index.remove(endpoint.slot)
-            self.health.remove(endpoint.slot)
-        for endpoint in change.added:
-            self.ledger.add(endpoint.slot)
-            self.index.add(endpoint.slot, endpoint.kv_tokens)
+        follow(change, ledger=self.ledger, index=self.index, health=self.health)
 
     def pick(self, asked: InferenceRequest | None = None, *, subset: set[str] | None = None) -> Decision:
         """Pick, and expect a decision."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from typing import Any
@@ -37,19 +36,6 @@ async def http() -> AsyncIterator[aiohttp.ClientSession]:
     """A client that gives up before the test does."""
     async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=20)) as session:
         yield session
-
-
-async def until(condition: Callable[[], bool], seconds: float = 10) -> None:
-    """Wait for a condition; fail when it takes too long."""
-    async with asyncio.timeout(seconds):
-        while not condition():  # noqa: ASYNC110 - nothing signals what outside clients see
-            await asyncio.sleep(0.005)
-
-
-@pytest.fixture(name="until")
-def until_fixture() -> Callable[..., Awaitable[None]]:
-    """Waits for a condition."""
-    return until
 
 
 @pytest.fixture

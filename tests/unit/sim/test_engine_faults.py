@@ -11,6 +11,7 @@ import aiohttp
 import pytest
 
 from ext_proc.sim.engine import SimEngine
+from tests.waiting import until
 
 Chat = Callable[..., dict[str, Any]]
 CHAT = "/v1/chat/completions"
@@ -184,9 +185,7 @@ def listens(engine: SimEngine) -> bool:
         return probe.connect_ex((host, int(port))) == 0
 
 
-async def test_an_engine_can_refuse_connections_for_a_while(
-    engine: SimEngine, http: aiohttp.ClientSession, until: Any
-) -> None:
+async def test_an_engine_can_refuse_connections_for_a_while(engine: SimEngine, http: aiohttp.ClientSession) -> None:
     """The port refuses, idle connections close, and after the time the same port answers again."""
     async with http.post(engine.url + "/sim/faults", json={"kind": "refuse", "for": 0.3}) as response:
         assert response.status == 200

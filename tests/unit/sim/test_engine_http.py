@@ -14,6 +14,7 @@ import aiohttp
 import pytest
 
 from ext_proc.sim.engine import SimEngine
+from tests.waiting import until
 
 Chat = Callable[..., dict[str, Any]]
 CHAT = "/v1/chat/completions"
@@ -128,7 +129,7 @@ async def test_headers_of_a_stream_come_before_its_first_token(
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 async def test_a_client_that_leaves_frees_its_memory(
-    start_engine: Any, http: aiohttp.ClientSession, chat: Chat, until: Any, stream: bool
+    start_engine: Any, http: aiohttp.ClientSession, chat: Chat, stream: bool
 ) -> None:
     """Disconnecting aborts the request in the engine."""
     engine = await start_engine(speed=0.01)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +23,7 @@ from ext_proc.sources.models import (
     fetch_listing,
     read_listing,
 )
+from tests.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable
@@ -154,14 +154,6 @@ class Learning:
                 with suppress(asyncio.CancelledError):
                     await task
                 assert not [each for each in asyncio.all_tasks() - before if "_follow" in repr(each)]
-
-
-async def until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
-    """Wait for something to become true."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "condition not met in time"
-        await asyncio.sleep(0.01)
 
 
 def test_adapters_and_further_names_are_told_from_base_models() -> None:
