@@ -50,6 +50,13 @@ def test_a_known_prefix_draws_the_next_turn(fleet: Fleet) -> None:
     assert (second.reason, second.hit_tokens) == ("prefix", 1024)
 
 
+def test_a_request_without_a_model_finds_the_prefix_of_the_sole_one(fleet: Fleet) -> None:
+    """Where one model is served, leaving its name out changes nothing about what is cached."""
+    first = fleet.serve(request(text("a")))
+    second = fleet.pick(request(text("a"), model=None))
+    assert (second.chosen, second.reason, second.hit_tokens) == (first.chosen, "prefix", 1024)
+
+
 def test_predicted_tokens_never_exceed_the_prompt(fleet: Fleet) -> None:
     """A prompt whose tokens are long in bytes is not said to be cached beyond its end."""
     fleet.serve(request(text("a"), prompt_tokens=500))
