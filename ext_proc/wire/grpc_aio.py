@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, TypeAlias
 
@@ -14,6 +15,9 @@ _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is ge
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
 
 
+_NOTICE_S = 1.0
+
+
 class AioTransport:
     """Carries streams by the library's public interface."""
 
@@ -21,7 +25,8 @@ class AioTransport:
 
     def __init__(self, methods: Iterable[Method]) -> None:
         self._server = grpc.aio.server(options=OPTIONS)
-        self._server.add_generic_rpc_handlers(tuple(_handlers(methods)))
+        self._streams: set[asyncio.Task[Any]] = set()
+        self._server.add_generic_rpc_handlers(tuple(_handlers(methods, self._streams)))
 
     def listen(self, address: str) -> int:
         """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible."""
@@ -37,20 +42,26 @@ class AioTransport:
     async def stop(self, grace: float) -> None:
         """Take no further streams, and cut those that still run after `grace` seconds."""
         await self._server.stop(grace)
+        if self._streams:  # cut, but not all of them have noticed: from Python 3.13 on they do so later
+            await asyncio.wait(self._streams, timeout=_NOTICE_S)
 
 
-def _handlers(methods: Iterable[Method]) -> list[grpc.GenericRpcHandler]:
+def _handlers(methods: Iterable[Method], streams: set[asyncio.Task[Any]]) -> list[grpc.GenericRpcHandler]:
     """Make the handlers of a server; messages stay bytes on both sides."""
     return [
         grpc.method_handlers_generic_handler(
-            method.service, {method.name: grpc.stream_stream_rpc_method_handler(_handler(method.open))}
+            method.service, {method.name: grpc.stream_stream_rpc_method_handler(_handler(method.open, streams))}
         )
         for method in methods
     ]
 
 
-def _handler(open_session: Callable[[], Session]) -> _Handler:
+def _handler(open_session: Callable[[], Session], streams: set[asyncio.Task[Any]]) -> _Handler:
     async def handle(_messages: Any, context: _Context) -> None:
+        task = asyncio.current_task()
+        if task is not None:
+            streams.add(task)
+            task.add_done_callback(streams.discard)
         try:
             last = await _pump(open_session(), context)
         except Exception as error:  # noqa: BLE001  a session of any kind may fail in any way
