@@ -10,7 +10,7 @@ from ext_proc.core.model import GENERATING, Ending, Endpoint, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.prefix_index import PrefixIndex
 
 _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
@@ -26,7 +26,7 @@ class Feedback:
         *,
         registry: Registry,
         ledger: Ledger,
-        index: ObservedIndex,
+        index: PrefixIndex,
         health: HealthMonitor,
         picker: EndpointPicker,
         observer: Observer,

@@ -29,7 +29,7 @@ from ext_proc.core.model import (
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms
@@ -68,7 +68,7 @@ class EndpointPicker:
         *,
         registry: Registry,
         ledger: Ledger,
-        index: ObservedIndex,
+        index: PrefixIndex,
         health: HealthMonitor,
         hasher: Hasher,
         strategies: Mapping[str, tuple[str, Strategy]],

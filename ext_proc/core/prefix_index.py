@@ -8,7 +8,8 @@ table is written anew without what has expired, since memory touched at every re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from ext_proc.core.model import BlockHash
 
@@ -17,6 +18,22 @@ _TOLERATED_ERROR = 0.02
 _STEP = 0.1
 _GROWTH = 1.0005
 _LEAST_SHARE, _MOST_SHARE = 0.02, 3.0
+
+
+class PrefixIndex(Protocol):
+    """Who holds which prefix, as the picker asks and as outcomes correct it."""
+
+    def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
+        """Return how many leading blocks of a chain, of at least one block, each slot holds."""
+
+    def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
+        """Note that a slot will hold a chain, of which it holds `depth` blocks; returns a stamp to take it back by."""
+
+    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
+        """Take back what was learnt by that stamp."""
+
+    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+        """Learn from the cached tokens that an engine reports of a prompt of that length."""
 
 
 class _Holdings:
@@ -103,7 +120,7 @@ class ObservedIndex:
                 found.append(0)
                 continue
             # Endpoints that share a prefix share all of it as a rule: begin where the one before ended.
-            depth = _depth(held, chain, depth)
+            depth = held_depth(held.stamps, held.floor, chain, depth)
             found.append(depth)
         return found
 
@@ -220,9 +237,18 @@ class ObservedIndex:
         self._total += len(held.stamps) - before
 
 
-def _depth(held: _Holdings, chain: Sequence[BlockHash], guess: int) -> int:
-    """Return how many leading blocks are held, at least one; a right guess takes two look-ups."""
-    get, floor, count = held.stamps.get, held.floor, len(chain)
+def held_depth(table: Mapping[BlockHash, int], floor: int, chain: Sequence[BlockHash], guess: int) -> int:
+    """Return how many leading blocks of a chain are held: those with a number above the floor.
+
+    The first block must be, and what is held must be a prefix of the chain.
+
+    Args:
+        table: a number for each block, a stamp or a count.
+        floor: the highest number that means that a block is not held.
+        chain: hash chain of a prompt.
+        guess: a likely answer, from 1 to the length of the chain; a right one takes two look-ups.
+    """
+    get, count = table.get, len(chain)
     low, high = 1, count
     if get(chain[guess - 1], 0) > floor:
         low = guess
