@@ -147,9 +147,7 @@ class Service:
         core, envoy = self._core, config.envoy
         return EndpointKeeper(
             registry=core.registry,
-            ledger=core.ledger,
-            index=core.index,
-            health=core.health,
+            follow=core.follow,
             eds=EdsWriter(envoy.endpoints_file, envoy.cluster) if envoy.endpoints_file else None,
             on_change=self._endpoints_changed,
             on_source=self._source_read,

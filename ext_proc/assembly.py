@@ -12,6 +12,7 @@ import msgspec
 
 from ext_proc.config import Config, load, parse, parse_endpoints
 from ext_proc.core.exchange import BodyMode, Exchange, ExchangePolicy
+from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
 from ext_proc.core.hashing import BlockSizes, PromptHasher
@@ -19,8 +20,9 @@ from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.picker import EndpointPicker
-from ext_proc.core.pool import Registry
+from ext_proc.core.pool import Change, Registry
 from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.rates import RateLearner
 from ext_proc.core.strategies import Strategy
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
@@ -42,8 +44,14 @@ class Core(msgspec.Struct, frozen=True):
     ledger: Ledger
     index: ObservedIndex
     health: HealthMonitor
+    rates: RateLearner
+    expectations: Expectations
     picker: EndpointPicker
     feedback: Feedback
+
+    def follow(self, change: Change) -> None:
+        """Give state to endpoints that came and take it from those that went."""
+        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
 
 
 def build_core(config: Config, observer: Observer) -> Core:
@@ -59,19 +67,31 @@ def build_core(config: Config, observer: Observer) -> Core:
     index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
+    rates, expectations = RateLearner(), Expectations()
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
         index=index,
         health=health,
+        rates=rates,
+        expectations=expectations,
         hasher=hasher,
         strategies=build_strategies(config),
         observer=observer,
         instance=secrets.token_hex(4),
         fallbacks=config.envoy.fallbacks,
     )
-    feedback = Feedback(registry=registry, ledger=ledger, index=index, health=health, picker=picker, observer=observer)
-    return Core(registry, ledger, index, health, picker, feedback)
+    feedback = Feedback(
+        registry=registry,
+        ledger=ledger,
+        index=index,
+        health=health,
+        rates=rates,
+        expectations=expectations,
+        picker=picker,
+        observer=observer,
+    )
+    return Core(registry, ledger, index, health, rates, expectations, picker, feedback)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -135,7 +155,7 @@ def warm_up() -> None:
     observer = NoObserver()
     core = build_core(config, observer)
     change = core.registry.replace("warm", config.pools["warm"].specs)
-    follow(change, ledger=core.ledger, index=core.index, health=core.health)
+    core.follow(change)
     encoder, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
     headers, body = _warm_up_messages()
     for _ in range(_WARM_UP_ROUNDS):

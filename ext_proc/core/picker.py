@@ -15,6 +15,7 @@ import msgspec
 from ext_proc.core.affinity import Affinity
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
+from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
@@ -29,9 +30,12 @@ from ext_proc.core.model import (
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
+from ext_proc.core.prefill import NO_PREFILL, Prefill
 from ext_proc.core.prefix_index import PrefixIndex
+from ext_proc.core.rates import RateLearner
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
+from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.terms import Terms
 
 NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
@@ -56,6 +60,8 @@ class EndpointPicker:
         ledger: work in flight.
         index: who holds which prefix.
         health: which endpoints may be chosen.
+        rates: how fast endpoints prefill.
+        expectations: how long answers will be.
         hasher: prompt to hash chain.
         strategies: the strategy of each pool.
         observer: hears of strategies that fail.
@@ -70,6 +76,8 @@ class EndpointPicker:
         ledger: Ledger,
         index: PrefixIndex,
         health: HealthMonitor,
+        rates: RateLearner,
+        expectations: Expectations,
         hasher: Hasher,
         strategies: Mapping[str, tuple[str, Strategy]],
         observer: Observer,
@@ -84,6 +92,8 @@ class EndpointPicker:
         self._ledger = ledger
         self._index = index
         self._health = health
+        self._rates = rates
+        self._expectations = expectations
         self._hasher = hasher
         self._observer = observer
         self.instance = instance
@@ -126,7 +136,11 @@ class EndpointPicker:
         sole_model = self._registry.snapshot.sole_model
         chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, sole_model)
         depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
-        context = self._context(request, depths, candidates, now, generator)
+        expected = self._expectations.of(request.model or sole_model)
+        estimated = request.prompt_tokens
+        if estimated and (scale := expected.scale) != 1.0:
+            request = msgspec.structs.replace(request, prompt_tokens=int(estimated * scale))
+        context = self._context(request, depths, candidates, expected, now, generator)
         name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._choose(request, candidates, ranking, in_flight, context)
@@ -147,9 +161,8 @@ class EndpointPicker:
         )
         # What waits for the outcome, perhaps for minutes, is a small copy: memory touched by every request is slow.
         kept = msgspec.structs.replace(decision, terms=(), filters=())
-        seconds = ranking.prefills[best] if ranking.prefills else 0.0
-        learnt = self._teach(kept.chosen, chain, depths[best])
-        self._book(kept, learnt, seconds, context.output, counted=not nearly_free)
+        learnt = self._teach(kept.chosen, chain, depths[best], estimated)
+        self._book(kept, learnt, _prefill(request, ranking, context, best), context.output, counted=not nearly_free)
         return decision
 
     def picks_without_model(self) -> bool:
@@ -190,6 +203,7 @@ class EndpointPicker:
         request: InferenceRequest,
         depths: list[int],
         candidates: Candidates,
+        expected: Expectation,
         now: float,
         generator: Generator,
     ) -> Context:
@@ -198,17 +212,19 @@ class EndpointPicker:
             now=now,
             generator=generator,
             loads=self._ledger.loads_of(candidates.slots),
-            hits=self._hits(request, depths),
-            output=self._ledger.expected_output(request) if request.operation in GENERATING else 0.0,
-            residence=self._ledger.residence,
+            hits=self._hits(request, depths, expected.scale),
+            output=expected.output_within(request.output_tokens) if request.operation in GENERATING else 0.0,
+            residence=expected.residence,
             turn=self._turn,
+            rates=self._rates.rates(candidates, now),
+            attention=self._rates.attention(candidates[0].pool),
         )
 
-    def _hits(self, request: InferenceRequest, depths: list[int]) -> list[int]:
+    def _hits(self, request: InferenceRequest, depths: list[int], scale: float) -> list[int]:
         if not any(depths):
             return depths
         tokens, ceiling = self._hasher.tokens, request.prompt_tokens
-        hits = {depth: min(tokens(depth), ceiling) for depth in set(depths)}
+        hits = {depth: min(int(tokens(depth) * scale), ceiling) for depth in set(depths)}
         return [hits[depth] for depth in depths]
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
@@ -245,12 +261,16 @@ class EndpointPicker:
                 return tied, "session"
         return _fewest(costs, lowest, in_flight, context.generator), "tie"
 
-    def _teach(self, chosen: Endpoint, chain: Sequence[BlockHash], depth: int) -> Learnt:
-        return Learnt(chain, depth, self._index.learn(chosen.slot, chain, depth)) if chain else NOTHING_LEARNT
+    def _teach(self, chosen: Endpoint, chain: Sequence[BlockHash], depth: int, estimated: int) -> Learnt:
+        if not chain:
+            return NOTHING_LEARNT
+        return Learnt(chain, depth, self._index.learn(chosen.slot, chain, depth), estimated)
 
-    def _book(self, decision: Decision, learnt: Learnt, seconds: float, output: float, *, counted: bool) -> None:
+    def _book(self, decision: Decision, learnt: Learnt, prefill: Prefill, output: float, *, counted: bool) -> None:
         endpoint, request, now = decision.chosen, decision.request, decision.decided_at
-        self._ledger.take(decision, learnt, seconds=seconds, output=output, now=now, counted=counted)
+        self._ledger.take(decision, learnt, prefill, output=output, now=now, counted=counted)
+        if prefill.seconds:
+            self._rates.dispatched(endpoint.slot, prefill.wait + prefill.seconds, prefill.rate)
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(_session_of(request), endpoint.address, now)
@@ -289,6 +309,16 @@ def _cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
     return chosen
 
 
+def _prefill(request: InferenceRequest, ranking: Ranking, context: Context, place: int) -> Prefill:
+    """Keep what was predicted for one candidate; a strategy that prices no prefill predicts nothing."""
+    if not ranking.prefills or not ranking.works:
+        return Prefill(seconds=ranking.prefills[place]) if ranking.prefills else NO_PREFILL
+    wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
+    tokens = request.prompt_tokens
+    uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
+    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
+
+
 def _checked(ranking: Ranking, candidates: int) -> Ranking:
     """Return a stranger's ranking, fit for use.
 
@@ -296,7 +326,7 @@ def _checked(ranking: Ranking, candidates: int) -> Ranking:
         ValueError: it has not one finite number for each candidate.
     """
     ranking.costs = costs = list(ranking.costs)
-    for column in (costs, ranking.queues or costs, ranking.prefills or costs, ranking.memories or costs):
+    for column in filter(None, (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories)):
         if len(column) != candidates:
             raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
     if not isfinite(sum(costs)) or not isfinite(sum(ranking.prefills)):

@@ -8,7 +8,6 @@ from typing import Any
 from ext_proc.assembly import Core, build_core
 from ext_proc.config import parse
 from ext_proc.core.exchange import BodyMode, Exchange, ExchangePolicy
-from ext_proc.core.following import follow
 from ext_proc.core.model import Decision, Outcome
 from ext_proc.core.observer import NoObserver
 from ext_proc.wire._pb.core_pb2 import HeaderValue
@@ -72,7 +71,7 @@ class Picking:
         self.core: Core = build_core(parsed, self.notes)
         for name, pool in parsed.pools.items():
             change = self.core.registry.replace(name, pool.specs, frozenset(pool.models))
-            follow(change, ledger=self.core.ledger, index=self.core.index, health=self.core.health)
+            self.core.follow(change)
         self._policy = ExchangePolicy(refuse_on_failure)
         self._generator = random.Random(7)
 
