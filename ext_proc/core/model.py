@@ -125,6 +125,9 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         prefill: the request's own prefill (S).
         memory: wait for KV memory (K).
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
+        interference: own prefill lengthened by the requests in flight.
+        backlog: own prefill weighted up because every endpoint has a backlog.
+        in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
     """
 
     endpoint: Endpoint
@@ -134,6 +137,14 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     prefill: float = 0.0
     memory: float = 0.0
     in_flight: int = 0
+    interference: float = 0.0
+    backlog: float = 0.0
+    in_seconds: bool = False
+
+    @property
+    def wait(self) -> float:
+        """Seconds until the first token, as predicted: queue, own prefill and memory (W + S + K)."""
+        return self.queue + self.prefill + self.memory
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
