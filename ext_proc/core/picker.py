@@ -16,7 +16,7 @@ from ext_proc.core.affinity import Affinity
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.choosing import cheapest, fewest
 from ext_proc.core.errors import Refusal
-from ext_proc.core.filters import filtered, refusal, reports
+from ext_proc.core.filters import Stage, filtered, refusal, reports
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
@@ -137,7 +137,7 @@ class EndpointPicker:
     ) -> Choice | Rejection:
         """Choose as `pick` does, and book nothing."""
         snapshot = self._registry.snapshot
-        stages = filtered(request, subset, snapshot, self._health, now)
+        stages = self.filtered(request, now, subset)
         filters = reports(len(snapshot.endpoints), stages)
         candidates = stages[-1][1]
         if not candidates:
@@ -145,6 +145,10 @@ class EndpointPicker:
         if not isinstance(candidates, Candidates):
             candidates = Candidates(candidates)
         return self._decide(request, candidates, filters, now, generator)
+
+    def filtered(self, request: InferenceRequest, now: float, subset: Collection[str] | None = None) -> list[Stage]:
+        """Return what each filter leaves for a request."""
+        return filtered(request, subset, self._registry.snapshot, self._health, now)
 
     def twin(self, observer: Observer) -> EndpointPicker:
         """Return a picker that sees the same endpoints, loads and prefixes, and whose `choose` leaves no trace here.
@@ -190,6 +194,11 @@ class EndpointPicker:
         )
         seconds = ranking.prefills[best] if ranking.prefills else 0.0
         return Choice(decision, chain, depths[best], seconds, context.output)
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """All endpoints, of which the filters leave the candidates."""
+        return self._registry.snapshot.endpoints
 
     def picks_without_model(self) -> bool:
         """Tell whether a request may be placed before its body is seen: if there is one model to choose from."""

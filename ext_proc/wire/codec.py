@@ -21,7 +21,6 @@ from ext_proc.core.names import (
     READ_HEADERS,
     REFUSED_KEY,
     REQUEST_ID,
-    SESSION_HEADERS,
     SUBSET,
     SUBSET_NAMESPACE,
 )
@@ -30,7 +29,7 @@ from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 
 _WANTED = frozenset(READ_HEADERS)
-_LONGEST_SESSION = 256
+_LONGEST_REQUEST_ID = 256
 
 
 def decode(message: bytes) -> Event | None:
@@ -125,24 +124,17 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
         if key in _WANTED:
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
-    session = next((values[name][:_LONGEST_SESSION] for name in SESSION_HEADERS if name in values), "")
-    head = RequestHead(
-        path=get(":path", ""),
-        content_type=get("content-type", ""),
-        content_encoding=get("content-encoding", ""),
-        session=session,
-    )
     protocol = request.protocol_config
     return RequestHeaders(
         method=get(":method", ""),
-        head=head,
+        head=RequestHead.of(values),
         end_of_stream=request.request_headers.end_of_stream,
         request_mode=_mode(protocol.request_body_mode),
         response_mode=_mode(protocol.response_body_mode),
         observing=request.observability_mode,
         subset=_subset(request) if request.HasField("metadata_context") else None,
         spoofed=any(name in values for name in PICKER_HEADERS),
-        request_id=get(REQUEST_ID, "")[:_LONGEST_SESSION],
+        request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
     )
 
 
