@@ -45,8 +45,12 @@ def costs(terms: CostTerms) -> dict[str, Any]:
     }
 
 
-def header(decision: Decision) -> str:
+def header(made: Decision | Rejection) -> str:
     """Explain a decision in one line of JSON, printable ASCII of at most 4096 bytes; dear candidates are left out."""
+    return _header(made) if isinstance(made, Decision) else _header_of_rejection(made)
+
+
+def _header(decision: Decision) -> str:
     told: dict[str, Any] = {
         "decision": decision.id,
         "strategy": decision.strategy,
@@ -63,8 +67,7 @@ def header(decision: Decision) -> str:
     return line
 
 
-def header_of_rejection(rejection: Rejection) -> str:
-    """Explain in one line, as `header` does, why a request gets no endpoint."""
+def _header_of_rejection(rejection: Rejection) -> str:
     refusal = rejection.refusal
     return _line({"refused": refusal.reason, "status": refusal.status, "filters": _counts(rejection.filters)})
 

@@ -231,6 +231,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         details: Envoy's response code details.
         duration: seconds from the request's first byte to the response's last.
         first_byte: seconds from the request sent upstream to the first response byte (headers); None if none came.
+        first_token: seconds from the decision to the first token of a stream; None where Envoy does not show it.
         usage: what the engine said of tokens.
         response_id: id of the response object, for requests that continue it; empty if none.
         request_id: Envoy's x-request-id.
@@ -244,6 +245,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     details: str = ""
     duration: float = 0.0
     first_byte: float | None = None
+    first_token: float | None = None
     usage: Usage = Usage()
     response_id: str = ""
     request_id: str = ""

@@ -33,7 +33,6 @@ class DecisionRing(NoObserver):
         self._pace = pace
         self._decisions: OrderedDict[str, Decision] = OrderedDict()
         self._outcomes: dict[str, Outcome] = {}
-        self._first_tokens: dict[str, float] = {}
         self._refusals: deque[dict[str, Any]] = deque(maxlen=capacity)
 
     def __len__(self) -> int:
@@ -45,17 +44,11 @@ class DecisionRing(NoObserver):
         if len(self._decisions) > self._capacity:
             oldest, _ = self._decisions.popitem(last=False)
             self._outcomes.pop(oldest, None)
-            self._first_tokens.pop(oldest, None)
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """Remember why a request got no endpoint."""
         told = {**describe_request(request), **describe_refusal(refusal), "filters": list(map(str, filters))}
         self._refusals.append(told)
-
-    def first_token(self, decision: Decision, seconds: float) -> None:
-        """Note when the first token came, if the decision is still remembered."""
-        if decision.id in self._decisions:
-            self._first_tokens[decision.id] = seconds
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Join an outcome to its decision, if that is still remembered."""
@@ -64,11 +57,8 @@ class DecisionRing(NoObserver):
 
     def explanations(self, limit: int = CAPACITY, request_id: str | None = None) -> list[dict[str, Any]]:
         """Explain the latest decisions, latest first; `request_id` may also be a decision's id."""
-        pace, seen = self._pace(), self._first_tokens
-        return [
-            explain(decision, outcome, first_token=seen.get(decision.id), pace=pace)
-            for (decision, outcome), _ in zip(self._matching(request_id), range(limit), strict=False)
-        ]
+        pace, found = self._pace(), self._matching(request_id)
+        return [explain(decision, outcome, pace) for (decision, outcome), _ in zip(found, range(limit), strict=False)]
 
     def refusals(self, limit: int = CAPACITY, request_id: str | None = None) -> list[dict[str, Any]]:
         """Show the latest refusals, latest first."""

@@ -21,25 +21,18 @@ _WHY_REMOVED = {
 }
 
 
-def explain(
-    decision: Decision,
-    outcome: Outcome | None,
-    *,
-    first_token: float | None = None,
-    pace: float | None = None,
-) -> dict[str, Any]:
+def explain(decision: Decision, outcome: Outcome | None, pace: float | None = None) -> dict[str, Any]:
     """Say why a request went where it went, and what came of it; times in milliseconds, no prompt.
 
     Args:
         decision: what was decided.
         outcome: what became of it; None if that is not known yet.
-        first_token: seconds from the decision to the first token; None if nobody saw it.
-        pace: seconds that an output token is thought to take; None if that is not known.
+        pace: seconds that an output token takes as a rule; None if that is not known.
     """
     return {
         **_decision(decision),
         "outcome": None if outcome is None else _outcome(outcome),
-        "comparison": None if outcome is None else _comparison(decision, outcome, first_token, pace),
+        "comparison": None if outcome is None else _comparison(decision, outcome, pace),
     }
 
 
@@ -111,21 +104,20 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
         "details": printable(outcome.details),
         "duration_ms": milliseconds(outcome.duration),
         "first_byte_ms": None if outcome.first_byte is None else milliseconds(outcome.first_byte),
+        "first_token_ms": None if outcome.first_token is None else milliseconds(outcome.first_token),
         "prompt_tokens": outcome.usage.prompt_tokens,
         "completion_tokens": outcome.usage.completion_tokens,
         "cached_tokens": outcome.usage.cached_tokens,
     }
 
 
-def _comparison(
-    decision: Decision, outcome: Outcome, first_token: float | None, pace: float | None
-) -> dict[str, Any] | None:
+def _comparison(decision: Decision, outcome: Outcome, pace: float | None) -> dict[str, Any] | None:
     """Set prediction against truth for the endpoint that served; None if it was no candidate."""
     served = outcome.served or decision.chosen.address
     terms = next((terms for terms in decision.terms if terms.endpoint.address == served), None)
     if terms is None:
         return None
-    seconds, basis = _time_to_first_token(decision, outcome, first_token, pace)
+    seconds, basis = _time_to_first_token(decision, outcome, pace)
     predicted = milliseconds(terms.wait) if terms.in_seconds else None
     true = None if seconds is None else milliseconds(seconds)
     return {
@@ -140,16 +132,14 @@ def _pair(predicted: float | None, true: float | None) -> dict[str, float | None
     return {"predicted": predicted, "true": true, "error": error}
 
 
-def _time_to_first_token(
-    decision: Decision, outcome: Outcome, first_token: float | None, pace: float | None
-) -> tuple[float | None, str | None]:
+def _time_to_first_token(decision: Decision, outcome: Outcome, pace: float | None) -> tuple[float | None, str | None]:
     """Return the seconds until the first token, and what they are based on.
 
     `first_token`: its arrival was seen. `duration`: the answer was of one token or none, so its end was its beginning.
     `estimate`: the duration without what generating the other tokens takes at the usual pace.
     """
-    if first_token is not None:
-        return first_token, "first_token"
+    if outcome.first_token is not None:
+        return outcome.first_token, "first_token"
     tokens = outcome.usage.completion_tokens
     if decision.request.operation not in GENERATING or tokens in (0, 1):
         tokens = 1

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.errors import ModelNotFound
-from ext_proc.core.explanation import LONGEST_HEADER, costs, header, header_of_rejection
+from ext_proc.core.explanation import LONGEST_HEADER, costs, header
 from ext_proc.core.filters import reports
 from ext_proc.core.model import FilterReport
 from ext_proc.core.picker import Rejection
@@ -103,7 +103,7 @@ def test_a_hostile_reason_cannot_break_a_header() -> None:
 def test_a_rejection_fits_a_header_too() -> None:
     """Reason, status and filters, but not the text that repeats the client's model."""
     rejection = Rejection(ModelNotFound("no SECRET here"), (FilterReport("model", 4, 0),))
-    assert json.loads(header_of_rejection(rejection)) == {
+    assert json.loads(header(rejection)) == {
         "refused": "model_not_found",
         "status": 404,
         "filters": ["model: 0 of 4 match"],

@@ -35,21 +35,6 @@ def test_the_ring_keeps_the_latest(decision: Decision, outcome_of: OutcomeOf) ->
     assert (len(ring), len(ring._outcomes)) == (3, 3)
 
 
-def test_the_first_token_is_joined(decision: Decision, outcome_of: OutcomeOf) -> None:
-    """When the first token came is compared with the prediction, and forgotten with its decision."""
-    ring = DecisionRing(capacity=1)
-    ring.decided(decision, 0.001)
-    ring.first_token(decision, 0.1)
-    ring.finished(decision, outcome_of())
-    (told,) = ring.explanations()
-    assert told["comparison"]["first_token_ms"] == {
-        "predicted": 62.5, "true": 100.0, "error": -37.5, "basis": "first_token",
-    }  # fmt: skip
-    ring.decided(_numbered(decision, 2), 0.001)
-    ring.first_token(decision, 0.1)
-    assert ring._first_tokens == {}
-
-
 def test_the_usual_pace_is_asked_for_when_explaining(decision: Decision, outcome_of: OutcomeOf) -> None:
     """What is learnt after a decision still helps to explain it."""
     paces = [None, 0.01]

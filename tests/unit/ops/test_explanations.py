@@ -71,29 +71,29 @@ def test_cached_tokens_are_compared(decision: Decision, outcome_of: OutcomeOf) -
 
 
 @pytest.mark.parametrize(
-    ("first_token", "changes", "pace", "expected"),
+    ("changes", "pace", "expected"),
     [
-        (0.1, {}, 0.01, (100.0, "first_token")),
-        (None, {"usage": Usage(completion_tokens=1)}, None, (1500.0, "duration")),
-        (None, {}, 0.01, (810.0, "estimate")),
-        (None, {}, 1.0, (0.0, "estimate")),
-        (None, {}, None, (None, None)),
-        (None, {"usage": Usage()}, 0.01, (None, None)),
-        (None, {"ending": Ending.CUT}, 0.01, (None, None)),
+        ({"first_token": 0.1}, 0.01, (100.0, "first_token")),
+        ({"usage": Usage(completion_tokens=1)}, None, (1500.0, "duration")),
+        ({}, 0.01, (810.0, "estimate")),
+        ({}, 1.0, (0.0, "estimate")),
+        ({}, None, (None, None)),
+        ({"usage": Usage()}, 0.01, (None, None)),
+        ({"ending": Ending.CUT}, 0.01, (None, None)),
     ],
     ids=["seen", "one-token", "estimated", "never-negative", "no-pace", "no-usage", "cut"],
 )
 def test_the_best_known_time_to_first_token_counts(
     decision: Decision,
     outcome_of: OutcomeOf,
-    first_token: float | None,
     changes: dict[str, Any],
     pace: float | None,
     expected: tuple[float | None, str | None],
 ) -> None:
     """The signal itself, else the end of an answer of one token, else the duration less what generating takes."""
-    told = explain(decision, outcome_of(**changes), first_token=first_token, pace=pace)["comparison"]["first_token_ms"]
+    told = explain(decision, outcome_of(**changes), pace)["comparison"]["first_token_ms"]
     assert (told["true"], told["basis"]) == expected
+    assert (told["predicted"], told["error"]) == (62.5, None if expected[0] is None else 62.5 - expected[0])
 
 
 def test_what_generates_nothing_ends_with_its_first_token(decision: Decision, outcome_of: OutcomeOf) -> None:
