@@ -47,7 +47,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "failure_mode", "prompts"})
+RELOADABLE = frozenset({"default_pool", "pools", "failure_mode", "prompts", "explain"})
 """Sections of the configuration that take effect without a restart."""
 
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import msgspec
 
 from ext_proc.config import Config, load, parse, parse_endpoints
-from ext_proc.core.exchange import BodyMode, Exchange, ExchangePolicy
+from ext_proc.core.addresses import network
+from ext_proc.core.exchange import BodyMode, Exchange
+from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
@@ -117,7 +119,12 @@ def build_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
 
 def exchange_policy(config: Config) -> ExchangePolicy:
     """Take from the configuration what every exchange needs."""
-    return ExchangePolicy(config.failure_mode == "refuse", config.prompts.inspect_bytes)
+    return ExchangePolicy(
+        refuse_on_failure=config.failure_mode == "refuse",
+        inspect_bytes=config.prompts.inspect_bytes,
+        show_decisions=config.explain.header,
+        networks=tuple(map(network, config.explain.networks)),
+    )
 
 
 def check(path: Path) -> Config:

@@ -37,6 +37,10 @@ class Ranking(msgspec.Struct, gc=False):
         works: for the ledger, the request's own prefill in effective tokens at each candidate; may be left out.
         prefills: for the ledger, the seconds that takes; may be left out.
         memories: for explanations, seconds of waiting for KV memory at each candidate; may be left out.
+        backlog: for explanations, the share of its prefill that every candidate's cost has on top.
+        interference: for explanations, the same per request in flight there.
+        most_interfering: requests in flight beyond so many add nothing more.
+        in_seconds: True if each cost is the sum of the seconds above.
     """
 
     costs: list[float]
@@ -44,6 +48,10 @@ class Ranking(msgspec.Struct, gc=False):
     works: Sequence[float] = ()
     prefills: Sequence[float] = ()
     memories: Sequence[float] = ()
+    backlog: float = 0.0
+    interference: float = 0.0
+    most_interfering: int = 0
+    in_seconds: bool = False
 
 
 class Context(msgspec.Struct, gc=False):
