@@ -143,7 +143,8 @@ class Engine:
             seconds += self.preset.decode_seconds(1, self.decoding, self.context)
             self.due = now + seconds * self._pace
         elif self.decoding:
-            self._planned = self._longest_run()
+            # Who was just preempted may come back after the next step already.
+            self._planned = 1 if preempted else self._longest_run()
             self.due = now + self._run_seconds(self._planned)
         elif self.waiting:  # all were preempted for nobody's good: the cache is empty now
             self._plan(now)

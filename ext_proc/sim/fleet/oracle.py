@@ -10,17 +10,15 @@ import msgspec
 
 from ext_proc.core.ledger import Ledger, Load
 from ext_proc.core.model import BlockHash, Endpoint, InferenceRequest
-from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.strategies import Context, Ranking
 from ext_proc.sim.fleet.engine import Engine
 from ext_proc.sim.fleet.kvpickers import Clock
 
 
-class OracleIndex(ObservedIndex):
+class OracleIndex:
     """Answers from the caches of the engines; engines are counted as slots."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
-        super().__init__(int)
         self._engines = engines
 
     def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
@@ -30,6 +28,12 @@ class OracleIndex(ObservedIndex):
     def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:  # noqa: ARG002
         """Learn nothing; the engines know."""
         return 0
+
+    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
+        """Forget nothing."""
+
+    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+        """Correct nothing."""
 
 
 class OracleLedger(Ledger):
