@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_proc.sim.fleet.engine import Engine
@@ -164,6 +164,7 @@ SMALL = st.builds(
 
 
 @given(workloads(), SMALL)
+@settings(deadline=None)
 def test_many_steps_at_once_are_the_same_as_one_by_one(asked: Workload, size: EnginePreset) -> None:
     """Doing runs of decode steps in closed form changes no time, no hit and no preemption."""
     quick, slow = Run(Engine(size, 16), *asked.requests), Run(Stepwise(size, 16), *asked.requests)
@@ -179,6 +180,7 @@ def test_many_steps_at_once_are_the_same_as_one_by_one(asked: Workload, size: En
 
 
 @given(workloads(), SMALL)
+@settings(deadline=None)
 def test_nothing_is_lost_and_nothing_is_computed_twice_without_cause(asked: Workload, size: EnginePreset) -> None:
     """Every request ends once, tokens add up, and all blocks come back."""
     engine = Engine(size, 16)

@@ -47,7 +47,7 @@ VIEWS = st.builds(
 
 
 @given(workloads(), VIEWS, st.integers(0, 3))
-@settings(max_examples=60)
+@settings(max_examples=60, deadline=None)
 def test_every_request_ends_once_and_every_lease_is_settled(asked: Workload, conditions: Conditions, seed: int) -> None:
     """Whatever the view and whatever goes wrong, all requests end, and the ledger is empty when all is known."""
     kept: list[Made] = []
@@ -65,7 +65,7 @@ def test_every_request_ends_once_and_every_lease_is_settled(asked: Workload, con
 
 
 @given(workloads(), VIEWS)
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 def test_equal_seeds_give_equal_runs(asked: Workload, conditions: Conditions) -> None:
     """A run is a function of workload, fleet, conditions and seed."""
     first, second = (Simulation(asked, [H100] * 3, wiring(least_wait), conditions, seed=5).run() for _ in range(2))
