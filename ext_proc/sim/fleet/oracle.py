@@ -10,15 +10,17 @@ import msgspec
 
 from ext_proc.core.ledger import Ledger, Load
 from ext_proc.core.model import BlockHash, Endpoint, InferenceRequest
+from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.strategies import Context, Ranking
 from ext_proc.sim.fleet.engine import Engine
 from ext_proc.sim.fleet.kvpickers import Clock
 
 
-class OracleIndex:
+class OracleIndex(ObservedIndex):
     """Answers from the caches of the engines; engines are counted as slots."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
+        super().__init__(int)
         self._engines = engines
 
     def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
