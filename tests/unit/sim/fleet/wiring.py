@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import msgspec
 
+from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
 from ext_proc.core.health import HealthMonitor
@@ -13,6 +15,7 @@ from ext_proc.core.ledger import Ledger
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import ObservedIndex, PrefixIndex
+from ext_proc.core.rates import RateLearner
 from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.strategies import Strategy
 from ext_proc.sim.fleet.conditions import View
@@ -43,10 +46,19 @@ def wiring(make: Callable[[Site], Strategy], kept: list[Made] | None = None) -> 
             index = OracleIndex(site.engines)
         health = HealthMonitor()
         change = registry.replace(POOL, site.specs)
-        follow(change, ledger=ledger, index=observed, health=health)
+        rates = RateLearner()
+        follow(change, ledger=ledger, index=observed, memories=(health, rates))
         for endpoint in change.added if resident is not None else ():
             resident.add(endpoint.slot)
-        common = {"registry": registry, "ledger": ledger, "index": index, "health": health, "observer": observer}
+        common: dict[str, Any] = {
+            "registry": registry,
+            "ledger": ledger,
+            "index": index,
+            "health": health,
+            "rates": rates,
+            "expectations": Expectations(),
+            "observer": observer,
+        }
         picker = EndpointPicker(
             **common, hasher=site.hasher, strategies={POOL: ("tried", strategy)}, instance=site.instance
         )
