@@ -71,7 +71,7 @@ class Stages:
         watch.lap("parse the prompt")
         chain = self._hasher.chain(request)
         watch.lap("(in pick) hash chain")
-        core.index.match(chain)
+        core.index.depths(chain, core.registry.snapshot.endpoints.slots)
         watch.lap("(in pick) look up the chain")
         decision = core.picker.pick(request, time.monotonic(), self._generator)
         watch.lap("pick")

@@ -123,8 +123,8 @@ class IndexConfig(Section, frozen=True, kw_only=True):
     """The prefix index.
 
     Attributes:
-        max_blocks: Blocks remembered over all endpoints, at most; each endpoint has an equal share, and its least
-            recently used blocks go first. The default takes about 200 MB when full.
+        max_blocks: Blocks remembered over all endpoints, at most; the endpoint that holds most gives up what it has not
+            used for longest. The default takes about 110 MB when full.
         first_block_bytes: Bytes of prompt in one of the first blocks. Below 64 the index would hold many
             blocks per prompt and gain nothing, since engines cache whole blocks of 16 tokens or more.
         last_block_bytes: Bytes of prompt in a block far into a long prompt, where blocks may be coarse; at

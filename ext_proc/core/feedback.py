@@ -10,7 +10,7 @@ from ext_proc.core.model import GENERATING, Ending, Endpoint, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.prefix_index import PrefixIndex
 
 _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
@@ -26,7 +26,7 @@ class Feedback:
         *,
         registry: Registry,
         ledger: Ledger,
-        index: ObservedIndex,
+        index: PrefixIndex,
         health: HealthMonitor,
         picker: EndpointPicker,
         observer: Observer,
@@ -81,15 +81,16 @@ class Feedback:
             self._health.note(served, outcome.ending, now, sent)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
-        if not lease.chain:
+        learnt = lease.learnt
+        if not learnt.chain:
             return
         chosen = lease.decision.chosen
         is_unreached = outcome.served is None and outcome.ending is not Ending.OK
         is_useless = is_unreached or outcome.ending in _NOTHING_CACHED
         if (served is not chosen or is_useless) and self._is_current(chosen):
-            self._index.forget(chosen.slot, lease.chain[lease.learnt_from :])
+            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
         if served is not None and served is not chosen and not is_useless and self._is_current(served):
-            self._index.learn(served.slot, lease.chain)
+            self._index.learn(served.slot, learnt.chain)
 
     def _served(self, lease: Lease, outcome: Outcome) -> Endpoint | None:
         """Return the endpoint of the last attempt, which may be one that Envoy chose by itself; None for a stranger."""

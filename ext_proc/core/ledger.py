@@ -31,21 +31,37 @@ class Load(msgspec.Struct, gc=False):
     busy_until: float = 0.0
 
 
+class Learnt(msgspec.Struct, frozen=True, gc=False):
+    """What a decision taught the index, so that it can be taken back.
+
+    Attributes:
+        chain: hash chain of the prompt; empty if nothing was learnt.
+        depth: leading blocks that the endpoint held before.
+        stamp: what `ObservedIndex.learn` returned.
+    """
+
+    chain: Sequence[BlockHash] = ()
+    depth: int = 0
+    stamp: int = 0
+
+
+NOTHING_LEARNT = Learnt()
+
+
 class Lease(msgspec.Struct, gc=False):
     """One request's claim on an endpoint, from its decision to its outcome.
 
     Attributes:
         decision: what it was decided by.
-        chain: hash chain of the prompt, for corrections of the index.
-        learnt_from: position of the first block that the decision itself added to the index.
+        learnt: what it taught the index.
+        load: of the endpoint, even if that is gone by now.
         tokens: prompt and expected output tokens claimed.
         counted: False for requests that cost an engine next to nothing.
         seen_at: when it was taken or last renewed, monotonic seconds.
     """
 
     decision: Decision
-    chain: Sequence[BlockHash]
-    learnt_from: int
+    learnt: Learnt
     load: Load
     tokens: int
     counted: bool
@@ -108,8 +124,7 @@ class Ledger:
     def take(
         self,
         decision: Decision,
-        chain: Sequence[BlockHash],
-        learnt_from: int,
+        learnt: Learnt,
         *,
         seconds: float,
         output: float,
@@ -120,8 +135,7 @@ class Ledger:
 
         Args:
             decision: what to book.
-            chain: hash chain of its prompt.
-            learnt_from: position of the first block that the decision added to the index.
+            learnt: what it taught the index.
             seconds: its own prefill time (S).
             output: tokens the answer is expected to have.
             now: monotonic seconds.
@@ -129,7 +143,7 @@ class Ledger:
         """
         tokens = decision.request.prompt_tokens + int(output) if counted else 0
         load = self.load(decision.chosen.slot)
-        lease = Lease(decision, chain, learnt_from, load, tokens, counted, now)
+        lease = Lease(decision, learnt, load, tokens, counted, now)
         if counted:
             load.in_flight += 1
             load.tokens += tokens

@@ -15,9 +15,9 @@ import msgspec
 from ext_proc.core.affinity import Affinity
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
-from ext_proc.core.hashing import BYTES_PER_TOKEN, PromptHasher
+from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
-from ext_proc.core.ledger import Ledger
+from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
 from ext_proc.core.model import (
     GENERATING,
     BlockHash,
@@ -29,7 +29,7 @@ from ext_proc.core.model import (
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms
@@ -68,9 +68,9 @@ class EndpointPicker:
         *,
         registry: Registry,
         ledger: Ledger,
-        index: ObservedIndex,
+        index: PrefixIndex,
         health: HealthMonitor,
-        hasher: PromptHasher,
+        hasher: Hasher,
         strategies: Mapping[str, tuple[str, Strategy]],
         observer: Observer,
         instance: str,
@@ -125,7 +125,8 @@ class EndpointPicker:
         nearly_free = request.operation in NEARLY_FREE
         sole_model = self._registry.snapshot.sole_model
         chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, sole_model)
-        context = self._context(request, chain, candidates, now, generator)
+        depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
+        context = self._context(request, depths, candidates, now, generator)
         name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._choose(request, candidates, ranking, in_flight, context)
@@ -147,7 +148,8 @@ class EndpointPicker:
         # What waits for the outcome, perhaps for minutes, is a small copy: memory touched by every request is slow.
         kept = msgspec.structs.replace(decision, terms=(), filters=())
         seconds = ranking.prefills[best] if ranking.prefills else 0.0
-        self._book(kept, chain, seconds, context.output, counted=not nearly_free)
+        learnt = self._teach(kept.chosen, chain, depths[best])
+        self._book(kept, learnt, seconds, context.output, counted=not nearly_free)
         return decision
 
     def picks_without_model(self) -> bool:
@@ -186,7 +188,7 @@ class EndpointPicker:
     def _context(
         self,
         request: InferenceRequest,
-        chain: Sequence[BlockHash],
+        depths: list[int],
         candidates: Candidates,
         now: float,
         generator: Generator,
@@ -196,19 +198,18 @@ class EndpointPicker:
             now=now,
             generator=generator,
             loads=self._ledger.loads_of(candidates.slots),
-            hits=self._hits(request, chain, candidates),
+            hits=self._hits(request, depths),
             output=self._ledger.expected_output(request) if request.operation in GENERATING else 0.0,
             residence=self._ledger.residence,
             turn=self._turn,
         )
 
-    def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash], candidates: Candidates) -> list[int]:
-        end, ceiling = self._hasher.end, request.prompt_tokens
-        held = self._index.match(chain, lambda blocks: min(end(blocks) // BYTES_PER_TOKEN, ceiling)) if chain else None
-        if not held:
-            return [0] * len(candidates)
-        get = held.get
-        return [get(slot, 0) for slot in candidates.slots]
+    def _hits(self, request: InferenceRequest, depths: list[int]) -> list[int]:
+        if not any(depths):
+            return depths
+        tokens, ceiling = self._hasher.tokens, request.prompt_tokens
+        hits = {depth: min(tokens(depth), ceiling) for depth in set(depths)}
+        return [hits[depth] for depth in depths]
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
         name, strategy = self.strategies.get(candidates[0].pool, self._spare)
@@ -244,12 +245,12 @@ class EndpointPicker:
                 return tied, "session"
         return _fewest(costs, lowest, in_flight, context.generator), "tie"
 
-    def _book(
-        self, decision: Decision, chain: Sequence[BlockHash], seconds: float, output: float, *, counted: bool
-    ) -> None:
+    def _teach(self, chosen: Endpoint, chain: Sequence[BlockHash], depth: int) -> Learnt:
+        return Learnt(chain, depth, self._index.learn(chosen.slot, chain, depth)) if chain else NOTHING_LEARNT
+
+    def _book(self, decision: Decision, learnt: Learnt, seconds: float, output: float, *, counted: bool) -> None:
         endpoint, request, now = decision.chosen, decision.request, decision.decided_at
-        learnt_from = self._index.learn(endpoint.slot, chain) if chain else 0
-        self._ledger.take(decision, chain, learnt_from, seconds=seconds, output=output, now=now, counted=counted)
+        self._ledger.take(decision, learnt, seconds=seconds, output=output, now=now, counted=counted)
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(_session_of(request), endpoint.address, now)

@@ -181,9 +181,7 @@ class Engine:
         sequence.private = total - depth
         sequence.published = depth
         sequence.computed = depth * self.block_tokens
-        if sequence.preemptions:
-            sequence.recomputed += sequence.target - sequence.computed
-        else:
+        if not sequence.preemptions:
             sequence.hit = sequence.computed
         sequence.admitted = self._admissions
         self._admissions += 1
@@ -231,6 +229,7 @@ class Engine:
         partial: list[Sequence] = []
         for sequence in self.prefilling:
             sequence.computed += sequence.chunk
+            sequence.work += sequence.chunk
             self.computed += sequence.chunk
             sequence.chunk = 0
             self._publish(sequence)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from ext_proc.core.hashing import BYTES_PER_TOKEN
 from ext_proc.core.model import BlockHash, InferenceRequest
 
 
@@ -30,10 +29,6 @@ class TraceHasher:
         ids.frombytes(request.prompt)
         return ids.tolist()
 
-    def end(self, blocks: int) -> int:
-        """Return how many bytes the text of so many blocks would have, as the picker counts bytes and tokens."""
-        return max(blocks, 0) * self._block_tokens * BYTES_PER_TOKEN
-
-    def tokens(self, block: int) -> int:  # noqa: ARG002
-        """Return the tokens of a block, which are the same at every position."""
-        return self._block_tokens
+    def tokens(self, blocks: int) -> int:
+        """Return the tokens of the first `blocks` blocks of a prompt."""
+        return blocks * self._block_tokens

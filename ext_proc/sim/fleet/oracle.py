@@ -20,17 +20,16 @@ class OracleIndex(ObservedIndex):
     """Answers from the caches of the engines; engines are counted as slots."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
-        super().__init__(lambda _: 1)
+        super().__init__(int)
         self._engines = engines
 
-    def match(self, chain: Sequence[BlockHash], measure: Callable[[int], int] = int) -> dict[int, int]:
-        """Return how much of a chain each engine holds; `measure` turns a number of blocks into what is returned."""
-        depths = [engine.blocks.depth(chain, len(chain)) for engine in self._engines]
-        return {slot: measure(depth) for slot, depth in enumerate(depths) if depth}
+    def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
+        """Return how many leading blocks of a chain each engine holds."""
+        return [self._engines[slot].blocks.depth(chain, len(chain)) for slot in slots]
 
-    def learn(self, slot: int, chain: Sequence[BlockHash]) -> int:  # noqa: ARG002
+    def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:  # noqa: ARG002
         """Learn nothing; the engines know."""
-        return len(chain)
+        return 0
 
 
 class OracleLedger(Ledger):

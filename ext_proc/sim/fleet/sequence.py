@@ -20,7 +20,7 @@ class Sequence:
         private: blocks it holds beside those.
         published: leading blocks of the prompt that it found or computed.
         hit: prompt tokens found in the cache at its first admission.
-        recomputed: tokens computed again after preemptions.
+        work: tokens prefilled for it so far.
         preemptions: how often it lost its blocks.
         joined: decode round at which it began to decode; -1 while it does not.
         admitted: number of its admission, which tells who is the youngest.
@@ -38,9 +38,9 @@ class Sequence:
         "preemptions",
         "private",
         "published",
-        "recomputed",
         "request",
         "target",
+        "work",
     )
 
     def __init__(self, position: int, request: SimRequest) -> None:
@@ -54,7 +54,7 @@ class Sequence:
         self.private = 0
         self.published = 0
         self.hit = 0
-        self.recomputed = 0
+        self.work = 0
         self.preemptions = 0
         self.joined = -1
         self.admitted = -1
@@ -63,6 +63,11 @@ class Sequence:
     def held(self) -> int:
         """Blocks it holds."""
         return self.private + len(self.named)
+
+    @property
+    def recomputed(self) -> int:
+        """Tokens prefilled beyond the uncached prompt; below 0 if others had computed the prompt in the meantime."""
+        return self.work - (self.request.prompt_tokens - self.hit)
 
     def attention(self, chunk: int) -> float:
         """Return the token pairs that a chunk of its prefill attends to."""

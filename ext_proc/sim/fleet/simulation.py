@@ -14,6 +14,7 @@ import msgspec
 
 from ext_proc.core.model import Api, BlockHash, Decision, Ending, InferenceRequest, Operation, Outcome, Usage
 from ext_proc.core.pool import EndpointSpec
+from ext_proc.sim.fleet.checks import SimulationError, check
 from ext_proc.sim.fleet.conditions import Conditions, Restart, Slowdown, View
 from ext_proc.sim.fleet.engine import Engine
 from ext_proc.sim.fleet.hasher import TraceHasher, packed
@@ -22,10 +23,6 @@ from ext_proc.sim.fleet.presets import EnginePreset
 from ext_proc.sim.fleet.results import Record, Result
 from ext_proc.sim.fleet.sequence import Sequence as EngineSequence
 from ext_proc.sim.workload import SimRequest, Workload
-
-
-class SimulationError(ValueError):
-    """A workload that the fleet cannot serve, or that contradicts itself."""
 
 
 class _Flight(msgspec.Struct, gc=False):
@@ -83,7 +80,7 @@ class Simulation:
         events = conditions.view is View.EVENTS
         engines = [Engine(preset, workload.block_tokens, events=events) for preset in presets]
         self._hosts = [_Host(engine, f"10.0.{place >> 8}.{place & 255}:8000") for place, engine in enumerate(engines)]
-        _check(workload, engines)
+        check(workload, engines)
         self._kvpickers = [self._make(wiring, f"kvpicker{number}") for number in range(conditions.kvpickers)]
         self._slots = [self._slots_of(parts) for parts in self._kvpickers]
         self._places = {host.address: place for place, host in enumerate(self._hosts)}
@@ -321,26 +318,3 @@ class Simulation:
 
 def _stated(true: int, factor: float | None) -> int | None:
     return None if factor is None else max(round(true * factor), 1)
-
-
-def _check(workload: Workload, engines: Sequence[Engine]) -> None:
-    """Refuse what would not end.
-
-    Raises:
-        SimulationError: it says which request, and why.
-    """
-    size = workload.block_tokens
-    for position, request in enumerate(workload.requests):
-        if request.prompt_tokens < 1 or request.output_tokens < 1:
-            raise SimulationError(f"request {position} needs at least one prompt token and one output token")
-        whole = (request.prompt_tokens + request.output_tokens) // size
-        if len(request.blocks) > request.prompt_tokens // size or len(request.blocks + request.output_blocks) > whole:
-            raise SimulationError(f"request {position} names more blocks of {size} tokens than it has tokens for")
-        if request.after is not None and not 0 <= request.after < position:
-            raise SimulationError(f"request {position} follows request {request.after}, which is not before it")
-        for engine in engines:
-            if not engine.fits(request):
-                raise SimulationError(
-                    f"request {position} has {request.prompt_tokens + request.output_tokens} tokens, and an engine "
-                    f"({engine.preset.name}) holds {engine.preset.kv_tokens}"
-                )

@@ -19,7 +19,9 @@ def fleet() -> Fleet:
 
 
 def _holders(fleet: Fleet) -> set[int]:
-    return set(fleet.index.match(fleet.hasher.chain(request(PROMPT))))
+    slots = [endpoint.slot for endpoint in fleet.endpoints]
+    depths = fleet.index.depths(fleet.hasher.chain(request(PROMPT)), slots)
+    return {slot for slot, depth in zip(slots, depths, strict=True) if depth}
 
 
 def _states(fleet: Fleet) -> list[str]:

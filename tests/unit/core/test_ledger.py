@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ext_proc.core.ledger import Lease, Ledger, Load
+from ext_proc.core.ledger import NOTHING_LEARNT, Lease, Ledger, Load
 from ext_proc.core.model import Decision, Endpoint
 from tests.unit.core.builders import endpoints, request
 
@@ -30,7 +30,7 @@ def _decision(name: str, endpoint: Endpoint, tokens: int = 100) -> Decision:
 
 def _take(ledger: Ledger, name: str, endpoint: Endpoint = A, *, now: float = 0.0, counted: bool = True) -> Lease:
     decision = _decision(name, endpoint)
-    return ledger.take(decision, (), 0, seconds=2.0, output=50.0, now=now, counted=counted)
+    return ledger.take(decision, NOTHING_LEARNT, seconds=2.0, output=50.0, now=now, counted=counted)
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ class LedgerMachine(RuleBasedStateMachine):
         """Dispatch a request."""
         self.count += 1
         decision = _decision(f"d{self.count}", (A, B)[slot], tokens)
-        lease = self.ledger.take(decision, (), 0, seconds=1.0, output=5.0, now=self.now, counted=counted)
+        lease = self.ledger.take(decision, NOTHING_LEARNT, seconds=1.0, output=5.0, now=self.now, counted=counted)
         self._hold(lease, slot)
 
     @rule(number=st.integers(0, 50))

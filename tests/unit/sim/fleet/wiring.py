@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
+
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
-from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import ObservedIndex
@@ -16,13 +17,14 @@ from ext_proc.core.strategies import Strategy
 from ext_proc.sim.fleet.conditions import View
 from ext_proc.sim.fleet.kvpickers import POOL, Parts, Site, Wiring
 from ext_proc.sim.fleet.oracle import OracleIndex, OracleLedger
+from tests.unit.core.builders import Notes
 
 
 class Resident(ObservedIndex):
     """KV events as an index, exact and without bounds."""
 
     def __init__(self) -> None:
-        super().__init__(lambda _: 1)
+        super().__init__(int)
         self.held: dict[int, set[int]] = {}
 
     def stored(self, slot: int, blocks: Sequence[int]) -> None:
@@ -37,26 +39,33 @@ class Resident(ObservedIndex):
         """Drop all blocks."""
         self.held.pop(slot, None)
 
-    def match(self, chain: Sequence[int], measure: Callable[[int], int] = int) -> dict[int, int]:
-        """Return how much each slot holds."""
-        depths = {}
-        for slot, held in self.held.items():
-            depth = next((place for place, block in enumerate(chain) if block not in held), len(chain))
-            if depth:
-                depths[slot] = measure(depth)
-        return depths
+    def depths(self, chain: Sequence[int], slots: Sequence[int]) -> list[int]:
+        """Return how many leading blocks each slot holds."""
+        found = []
+        for slot in slots:
+            held = self.held.get(slot, set())
+            found.append(next((place for place, block in enumerate(chain) if block not in held), len(chain)))
+        return found
 
-    def learn(self, slot: int, chain: Sequence[int]) -> int:
+    def learn(self, slot: int, chain: Sequence[int], depth: int | None = None) -> int:
         """Learn nothing."""
-        return len(chain)
+        return 0
 
 
-def wiring(make: Callable[[Site], Strategy], kept: list[Parts] | None = None) -> Wiring:
+class Made(msgspec.Struct):
+    """What a wiring made for one kvpicker."""
+
+    parts: Parts
+    ledger: Ledger
+    notes: Notes
+
+
+def wiring(make: Callable[[Site], Strategy], kept: list[Made] | None = None) -> Wiring:
     """Return a wiring around a strategy; the parts it makes are kept in the list."""
 
     def wire(site: Site) -> Parts:
         strategy = make(site)
-        registry, observer = Registry(), NoObserver()
+        registry, observer = Registry(), Notes()
         ledger = OracleLedger(site.engines, site.clock) if site.conditions.view is View.ORACLE else Ledger()
         resident = Resident() if site.conditions.view is View.EVENTS else None
         index = ObservedIndex(site.hasher.tokens) if resident is None else resident
@@ -76,7 +85,7 @@ def wiring(make: Callable[[Site], Strategy], kept: list[Parts] | None = None) ->
             scraped=getattr(strategy, "scraped", None),
         )
         if kept is not None:
-            kept.append(parts)
+            kept.append(Made(parts, ledger, observer))
         return parts
 
     return wire
