@@ -56,17 +56,33 @@ class Core(msgspec.Struct, frozen=True):
         follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
 
 
-def build_core(config: Config, observer: Observer) -> Core:
+def build_core(
+    config: Config,
+    observer: Observer,
+    *,
+    hasher: PromptHasher | None = None,
+    ledger: Ledger | None = None,
+    index: ObservedIndex | None = None,
+) -> Core:
     """Make the parts of the decision; the registry is still empty.
+
+    Args:
+        config: what they are made from.
+        observer: hears what happens.
+        hasher: in place of the one for text, where prompts are no text.
+        ledger: in place of the usual one.
+        index: in place of the usual one.
 
     Raises:
         ConfigError: a strategy is not installed or its parameters are wrong.
     """
     sizes = config.index
-    hasher = PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
+    hasher = hasher or PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
     registry = Registry(config.default_pool)
-    ledger = Ledger(timeout=config.leases.timeout_s, renewal_timeout=config.leases.renewal_timeout_s)
-    index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
+    if ledger is None:
+        ledger = Ledger(timeout=config.leases.timeout_s, renewal_timeout=config.leases.renewal_timeout_s)
+    if index is None:
+        index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
     rates, expectations = RateLearner(), Expectations()
