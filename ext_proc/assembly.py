@@ -17,7 +17,7 @@ from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
-from ext_proc.core.hashing import BlockSizes, PromptHasher
+from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
 from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.observer import NoObserver, Observer
@@ -25,6 +25,7 @@ from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Change, Registry
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.rates import RateLearner
+from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.strategies import Strategy
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
@@ -60,9 +61,10 @@ def build_core(
     config: Config,
     observer: Observer,
     *,
-    hasher: PromptHasher | None = None,
+    hasher: Hasher | None = None,
     ledger: Ledger | None = None,
     index: ObservedIndex | None = None,
+    resident: ResidentIndex | None = None,
 ) -> Core:
     """Make the parts of the decision; the registry is still empty.
 
@@ -72,6 +74,7 @@ def build_core(
         hasher: in place of the one for text, where prompts are no text.
         ledger: in place of the usual one.
         index: in place of the usual one.
+        resident: what engines report of their caches; goes before the index where there is any.
 
     Raises:
         ConfigError: a strategy is not installed or its parameters are wrong.
@@ -83,13 +86,14 @@ def build_core(
         ledger = Ledger(timeout=config.leases.timeout_s, renewal_timeout=config.leases.renewal_timeout_s)
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
+    known = index if resident is None else MixedIndex(index, resident)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
     rates, expectations = RateLearner(), Expectations()
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
-        index=index,
+        index=known,
         health=health,
         rates=rates,
         expectations=expectations,
@@ -102,7 +106,7 @@ def build_core(
     feedback = Feedback(
         registry=registry,
         ledger=ledger,
-        index=index,
+        index=known,
         health=health,
         rates=rates,
         expectations=expectations,
