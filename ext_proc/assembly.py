@@ -69,6 +69,7 @@ def build_core(config: Config, observer: Observer) -> Core:
         observer=observer,
         instance=secrets.token_hex(4),
         fallbacks=config.envoy.fallbacks,
+        model_strategies=build_model_strategies(config),
     )
     feedback = Feedback(registry=registry, ledger=ledger, index=index, health=health, picker=picker, observer=observer)
     return Core(registry, ledger, index, health, picker, feedback)
@@ -95,6 +96,21 @@ def build_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
     }
 
 
+def build_model_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
+    """Make the strategies of models that have one of their own.
+
+    Raises:
+        ConfigError: a strategy is not installed or its parameters are wrong.
+    """
+    return {
+        name: (
+            model.strategy.name,
+            load_strategy(model.strategy.name, model.strategy.parameters, f"models.{name}.strategy"),
+        )
+        for name, model in config.models.items()
+    }
+
+
 def exchange_policy(config: Config) -> ExchangePolicy:
     """Take from the configuration what every exchange needs."""
     return ExchangePolicy(config.failure_mode == "refuse", config.prompts.inspect_bytes)
@@ -108,6 +124,7 @@ def check(path: Path) -> Config:
     """
     config = load(path)
     build_strategies(config)
+    build_model_strategies(config)
     if config.envoy.endpoints_file is not None:
         EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():

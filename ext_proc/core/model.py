@@ -137,15 +137,16 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
-    """How many endpoints a filter left."""
+    """How many endpoints a filter left; `skipped` if it was not obeyed, because it would have left none."""
 
     name: str
     before: int
     after: int
+    skipped: bool = False
 
     def __str__(self) -> str:
         """Read as "model: 0 of 4 match"."""
-        return f"{self.name}: {self.after} of {self.before} match"
+        return f"{self.name}: {self.after} of {self.before} match{', so it is skipped' if self.skipped else ''}"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):

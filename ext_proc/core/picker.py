@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
-from math import inf, isfinite
+from math import inf
 
 import msgspec
 
-from ext_proc.core.affinity import Affinity
+from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
 from ext_proc.core.hashing import BYTES_PER_TOKEN, PromptHasher
 from ext_proc.core.health import HealthMonitor
+from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import (
     GENERATING,
@@ -30,7 +31,9 @@ from ext_proc.core.model import (
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.reputation import Reputations
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
+from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms
 
@@ -58,6 +61,7 @@ class EndpointPicker:
         health: which endpoints may be chosen.
         hasher: prompt to hash chain.
         strategies: the strategy of each pool.
+        model_strategies: the strategies of models that have one of their own.
         observer: hears of strategies that fail.
         instance: a name that no other kvpicker of the same Envoy has; begins every decision id.
         fallbacks: endpoints named after the chosen one, for Envoy's retries.
@@ -75,8 +79,10 @@ class EndpointPicker:
         observer: Observer,
         instance: str,
         fallbacks: int = 2,
+        model_strategies: Mapping[str, tuple[str, Strategy]] | None = None,
     ) -> None:
         self.strategies = strategies
+        self.model_strategies = model_strategies or {}
         self.fallbacks = fallbacks
         self.sessions = Affinity()
         self.responses = Affinity()
@@ -86,6 +92,7 @@ class EndpointPicker:
         self._health = health
         self._hasher = hasher
         self._observer = observer
+        self.knowledge = Knowledge(reputations=Reputations(health), sessions=self.sessions, block_tokens=hasher.tokens)
         self.instance = instance
         self._spare: tuple[str, Strategy] = ("least-request", LeastRequest())
         self._turn = 0
@@ -141,7 +148,7 @@ class EndpointPicker:
             reason=reason,
             strategy=name,
             terms=terms,
-            filters=filters,
+            filters=filters + ranking.filters if ranking.filters else filters,
             decided_at=now,
         )
         # What waits for the outcome, perhaps for minutes, is a small copy: memory touched by every request is slow.
@@ -200,6 +207,8 @@ class EndpointPicker:
             output=self._ledger.expected_output(request) if request.operation in GENERATING else 0.0,
             residence=self._ledger.residence,
             turn=self._turn,
+            chain=chain,
+            knowledge=self.knowledge,
         )
 
     def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash], candidates: Candidates) -> list[int]:
@@ -211,13 +220,20 @@ class EndpointPicker:
         return [get(slot, 0) for slot in candidates.slots]
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
-        name, strategy = self.strategies.get(candidates[0].pool, self._spare)
+        name, strategy = self._strategy(request, candidates[0].pool)
         try:
-            return name, _checked(strategy.rank(request, candidates, context), len(candidates))
+            return name, checked(strategy.rank(request, candidates, context), len(candidates))
         except Exception as error:  # noqa: BLE001  a plug-in of a third party must not fail the request
             self._observer.strategy_failed(name, error)
         name, strategy = self._spare
         return name, strategy.rank(request, candidates, context)
+
+    def _strategy(self, request: InferenceRequest, pool: str) -> tuple[str, Strategy]:
+        if self.model_strategies:
+            own = self.model_strategies.get(request.model or self._registry.snapshot.sole_model or "")
+            if own is not None:
+                return own
+        return self.strategies.get(pool, self._spare)
 
     def _choose(
         self,
@@ -239,7 +255,7 @@ class EndpointPicker:
         if costs.count(lowest) == 1:
             return best, _reason(ranking, context.hits[best])
         if request.session:
-            tied = _position(candidates, self.sessions.address(_session_of(request), context.now))
+            tied = _position(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
                 return tied, "session"
         return _fewest(costs, lowest, in_flight, context.generator), "tie"
@@ -252,7 +268,7 @@ class EndpointPicker:
         self._ledger.take(decision, chain, learnt_from, seconds=seconds, output=output, now=now, counted=counted)
         self._health.dispatched(endpoint, now)
         if request.session:
-            self.sessions.tie(_session_of(request), endpoint.address, now)
+            self.sessions.tie(session_name(request), endpoint.address, now)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -288,23 +304,10 @@ def _cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
     return chosen
 
 
-def _checked(ranking: Ranking, candidates: int) -> Ranking:
-    """Return a stranger's ranking, fit for use.
-
-    Raises:
-        ValueError: it has not one finite number for each candidate.
-    """
-    ranking.costs = costs = list(ranking.costs)
-    for column in (costs, ranking.queues or costs, ranking.prefills or costs, ranking.memories or costs):
-        if len(column) != candidates:
-            raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
-    if not isfinite(sum(costs)) or not isfinite(sum(ranking.prefills)):
-        raise ValueError("a strategy must give finite numbers")
-    return ranking
-
-
 def _reason(ranking: Ranking, hit: int) -> str:
     """Say what decided: only a strategy that prices prefill looks at prefixes."""
+    if ranking.reason:
+        return ranking.reason
     if not ranking.prefills:
         return "rank"
     return "prefix" if hit else "wait"
@@ -314,11 +317,6 @@ def _position(candidates: Sequence[Endpoint], address: str | None) -> int | None
     if address is None:
         return None
     return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)
-
-
-def _session_of(request: InferenceRequest) -> str:
-    """Name a session per model: a client that uses two models in turn has a place for each."""
-    return f"{request.model}\n{request.session}"
 
 
 def _shown(model: str) -> str:

@@ -115,6 +115,19 @@ async def test_reload_with_an_unknown_strategy_is_refused_as_a_whole(running: Ru
     assert {endpoint["address"] for endpoint in endpoints} == {"127.0.0.1:1", "127.0.0.1:2"}
 
 
+async def test_reload_gives_a_model_its_own_strategy_and_takes_it_back(running: Running) -> None:
+    """What is said of a model takes effect without a restart, in both directions."""
+    own = "models: {acme/chat-8b: {strategy: {name: chain, parameters: {filters: [{max_in_flight: 9}]}}}}\n"
+    for text, strategy in ((own, "chain"), ("", "least-wait")):
+        running.write(CONFIG.format(strategy="least-wait") + text)
+        await until(lambda: running.service._config == load(running.path))
+        await running.ask()
+        decision = (await running.page("/debug/decisions"))["decisions"][0]
+        assert decision["strategy"] == strategy
+        assert ("max_in_flight: 2 of 2 match" in decision["filters"]) == (strategy == "chain")
+    assert not any(line["needs_restart"] for line in running.logged("config_applied"))
+
+
 async def test_sections_that_need_a_restart_are_named(running: Running) -> None:
     """An edit that cannot take effect now says so."""
     running.write(CONFIG.format(strategy="least-wait") + "leases: {timeout_s: 5}\n")

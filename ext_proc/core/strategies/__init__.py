@@ -11,12 +11,13 @@ point group `kvpicker.strategies`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
+from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.ledger import Load
-from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.model import BlockHash, Endpoint, FilterReport, InferenceRequest
 
 GROUP = "kvpicker.strategies"
 
@@ -36,12 +37,16 @@ class Ranking(msgspec.Struct, gc=False):
         queues: for explanations, seconds each candidate is busy with the work in front; may be left out.
         prefills: for the ledger, the request's own prefill seconds at each candidate; may be left out.
         memories: for explanations, seconds of waiting for KV memory at each candidate; may be left out.
+        filters: for explanations, what filters of the strategy's own left.
+        reason: for explanations, the reason code if the lowest cost wins; empty leaves it to the picker.
     """
 
     costs: list[float]
     queues: Sequence[float] = ()
     prefills: Sequence[float] = ()
     memories: Sequence[float] = ()
+    filters: tuple[FilterReport, ...] = ()
+    reason: str = ""
 
 
 class Context(msgspec.Struct, gc=False):
@@ -55,6 +60,8 @@ class Context(msgspec.Struct, gc=False):
         output: expected output tokens of the request.
         residence: expected seconds from dispatch to end.
         turn: a number that grows by one with each decision.
+        chain: hash chain of the prompt; empty if there is nothing to hash.
+        knowledge: all else that is known, for those who ask.
     """
 
     now: float
@@ -64,6 +71,17 @@ class Context(msgspec.Struct, gc=False):
     output: float
     residence: float
     turn: int
+    chain: Sequence[BlockHash] = ()
+    knowledge: Knowledge = msgspec.field(default_factory=Knowledge)
+
+    def narrowed(self, places: Sequence[int]) -> Self:
+        """Return the same for some of the candidates, named by their positions."""
+        columns = {name: [getattr(self, name)[place] for place in places] for name in COLUMNS}
+        return msgspec.structs.replace(self, **columns)
+
+
+COLUMNS = ("loads", "hits")
+"""The fields of Context that hold one value per candidate."""
 
 
 class Strategy(Protocol):

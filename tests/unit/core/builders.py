@@ -136,7 +136,7 @@ def text(seed: object, size: int = 4096) -> bytes:
 
 
 def context(
-    loads: list[Load], hits: list[int] | None = None, *, now: float = 0.0, turn: int = 1, **fields: float
+    loads: list[Load], hits: list[int] | None = None, *, now: float = 0.0, turn: int = 1, **fields: Any
 ) -> Context:
     """Make what a strategy looks at, one load per candidate."""
     usual = {"output": 300.0, "residence": 10.0} | fields
