@@ -95,7 +95,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         truncated: True if only the beginning of the body was seen.
         stream: True if the client asked for a stream.
         previous_response: id of the response that this request continues (OpenAI Responses API).
-        session: a client's name for its conversation, from headers; empty if it gives none.
+        session: a name for the conversation, from a header or the body; empty if nobody gives one.
         request_id: the gateway's x-request-id; empty where it is not forwarded.
     """
 
