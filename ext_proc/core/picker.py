@@ -220,20 +220,16 @@ class EndpointPicker:
         return [get(slot, 0) for slot in candidates.slots]
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
-        name, strategy = self._strategy(request, candidates[0].pool)
+        name, strategy = self.strategies.get(candidates[0].pool, self._spare)
+        if self.model_strategies:
+            model = request.model or self._registry.snapshot.sole_model or ""
+            name, strategy = self.model_strategies.get(model, (name, strategy))
         try:
             return name, checked(strategy.rank(request, candidates, context), len(candidates))
         except Exception as error:  # noqa: BLE001  a plug-in of a third party must not fail the request
             self._observer.strategy_failed(name, error)
         name, strategy = self._spare
         return name, strategy.rank(request, candidates, context)
-
-    def _strategy(self, request: InferenceRequest, pool: str) -> tuple[str, Strategy]:
-        if self.model_strategies:
-            own = self.model_strategies.get(request.model or self._registry.snapshot.sole_model or "")
-            if own is not None:
-                return own
-        return self.strategies.get(pool, self._spare)
 
     def _choose(
         self,

@@ -13,7 +13,8 @@ For endpoint j of a row of peers, all of which serve the model in question:
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import fsum
+from math import exp2, fsum
+from operator import mul
 from statistics import median
 from types import MappingProxyType
 
@@ -35,10 +36,7 @@ class _Record(msgspec.Struct, gc=False):
     success: float = 1.0
     seconds: float = 0.0
     tokens: float = 0.0
-
-    @property
-    def latency(self) -> float | None:
-        return self.seconds / self.tokens if self.tokens > 0 and self.seconds > 0 else None
+    latency: float | None = None
 
 
 class Reputations:
@@ -75,6 +73,7 @@ class Reputations:
         if not ill and tokens and seconds > 0:
             record.seconds = _MEMORY * record.seconds + seconds
             record.tokens = _MEMORY * record.tokens + tokens
+            record.latency = record.seconds / record.tokens or None
 
     def latencies(self, candidates: Sequence[Endpoint]) -> list[float | None]:
         """Return the seconds per generated token of each candidate; None where they are not known."""
@@ -86,15 +85,15 @@ class Reputations:
         records = self._known(candidates)
         latencies = [latency for record in records if record is not None and (latency := record.latency) is not None]
         usual = median(latencies) if latencies else 0.0
-        weights = [0.0 if record is None else 2 ** (-max(now - record.at, 0.0) / _HALF_LIFE) for record in records]
+        weights = [0.0 if record is None else _weight(now - record.at) for record in records]
         values = [1.0 if record is None else record.success * _speed(record.latency, usual) for record in records]
         total = fsum(weights)
-        neutral = fsum(map(float.__mul__, weights, values)) / total if total > 0 else 1.0
+        neutral = fsum(map(mul, weights, values)) / total if total > 0 else 1.0
+        scores = [neutral + weight * (value - neutral) for weight, value in zip(weights, values, strict=True)]
+        if self._health.all_ready:
+            return scores
         state = self._health.state
-        return [
-            (weight * value + (1 - weight) * neutral) * _HEALTH[state(endpoint.slot)]
-            for weight, value, endpoint in zip(weights, values, candidates, strict=True)
-        ]
+        return [score * _HEALTH[state(endpoint.slot)] for score, endpoint in zip(scores, candidates, strict=True)]
 
     def _known(self, candidates: Sequence[Endpoint]) -> list[_Record | None]:
         get = self._records.get
@@ -105,4 +104,8 @@ class Reputations:
 
 
 def _speed(latency: float | None, usual: float) -> float:
-    return 1.0 if latency is None else min(1.0, usual / latency)
+    return 1.0 if latency is None or latency <= usual else usual / latency
+
+
+def _weight(age: float) -> float:
+    return exp2(-age / _HALF_LIFE) if age > 0 else 1.0

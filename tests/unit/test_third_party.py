@@ -55,7 +55,7 @@ def installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("config", "strategy"), [(CONFIG, "same-zone"), (NESTED, "chain")], ids=["alone", "in a chain"]
 )
 def test_it_decides_where_requests_go(config: str, strategy: str) -> None:
-    """Named in the configuration, it ranks: the near endpoint first, and the far one when the near is busier by three."""
+    """Named in the configuration, it ranks: near first, far when near is busier by three."""
     assert "same-zone" in strategy_names()
     picker = Picking(config).core.picker
     made = [picker.pick(request(), 0.0, random.Random(7)) for _ in range(6)]

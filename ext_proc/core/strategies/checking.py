@@ -19,13 +19,19 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
     for column in (costs, ranking.queues or costs, ranking.prefills or costs, ranking.memories or costs):
         if len(column) != candidates:
             raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
-    prefills, ranking.filters = ranking.prefills, tuple(ranking.filters)
+    prefills = ranking.prefills
     if not isfinite(sum(costs) + sum(prefills) + sum(ranking.queues) + sum(ranking.memories)):
         raise ValueError("a strategy must give finite numbers")
     if prefills and min(prefills) < 0:
         raise ValueError("a strategy must not give negative prefill times")
+    if ranking.filters or ranking.reason:
+        _check_words(ranking)
+    return ranking
+
+
+def _check_words(ranking: Ranking) -> None:
+    ranking.filters = tuple(ranking.filters)
     if not all(isinstance(report, FilterReport) for report in ranking.filters):
         raise TypeError("a strategy must report on filters by FilterReport")
     if not isinstance(ranking.reason, str):
         raise TypeError("a strategy must give its reason as text")
-    return ranking
