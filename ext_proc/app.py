@@ -265,10 +265,13 @@ class Service:
 
     def _statuses(self) -> list[EndpointStatus]:
         now, core = time.monotonic(), self._core
-        return [_status(core, endpoint, now) for endpoint in core.registry.snapshot.endpoints]
+        scores = core.picker.knowledge.reputations.scores
+        pools = core.registry.snapshot.by_pool.values()
+        reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
+        return [_status(core, e, now, reputations[e.slot]) for e in core.registry.snapshot.endpoints]
 
 
-def _status(core: Core, endpoint: Endpoint, now: float) -> EndpointStatus:
+def _status(core: Core, endpoint: Endpoint, now: float, reputation: float) -> EndpointStatus:
     load = core.ledger.load(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
@@ -277,6 +280,7 @@ def _status(core: Core, endpoint: Endpoint, now: float) -> EndpointStatus:
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
+        reputation=reputation,
     )
 
 

@@ -88,12 +88,14 @@ def test_old_news_fade() -> None:
 
 def test_a_successor_in_the_slot_inherits_nothing() -> None:
     """Another endpoint with the same slot begins anew."""
-    reputations, (endpoint,) = Reputations(), endpoints(1)
-    reputations.note(endpoint, Ending.RESET, 0.0)
+    reputations, (endpoint, other) = Reputations(), endpoints(2)
+    for _ in range(5):
+        reputations.note(endpoint, Ending.RESET, 0.0)
+    reputations.note(other, Ending.OK, 0.0)
     successor = msgspec.structs.replace(endpoint, generation=1)
-    assert reputations.scores([successor], 0.0) == [1.0]
-    reputations.note(successor, Ending.OK, 0.0)
-    assert reputations.scores([successor], 0.0) == [1.0]
+    assert reputations.scores([successor, other], 0.0) == [1.0, 1.0]
+    reputations.note(successor, Ending.RESET, 0.0)
+    assert reputations.scores([successor, other], 0.0) == pytest.approx([0.9, 1.0])
 
 
 def test_health_weighs_on_the_score() -> None:

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
-from ext_proc.core.model import Ending
+from collections.abc import Sequence
+
+import pytest
+
+from ext_proc.core.ledger import Load
+from ext_proc.core.model import Ending, Endpoint, InferenceRequest
+from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.session_affinity import SessionAffinity
-from tests.unit.core.builders import Fleet, request
+from tests.unit.core.builders import Fleet, context, endpoints, request
+
+
+class Fixed:
+    """Gives the costs it was made with."""
+
+    def __init__(self, costs: list[float]) -> None:
+        self.costs = tuple(costs)
+
+    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
+        """Give them."""
+        return Ranking(list(self.costs))
 
 
 def _fleet() -> Fleet:
@@ -58,6 +75,15 @@ def test_fallbacks_are_those_of_the_other_strategy() -> None:
     others = [place for place, endpoint in enumerate(fleet.endpoints) if endpoint != first.chosen]
     fleet.occupy(others[0], 2)
     assert fleet.pick(request(session="s-1")).endpoints[1] == fleet.endpoints[others[1]]
+
+
+@pytest.mark.parametrize("costs", [[0.0, 0.0], [5.0, -3.0], [1e300, 1e-9], [1e18, 1e18]], ids=str)
+def test_the_sessions_endpoint_costs_less_than_any_other(costs: list[float]) -> None:
+    """Strictly, so that no tie has to be broken, and whatever the size of the costs."""
+    seen = context([Load(), Load()])
+    seen.knowledge.sessions.tie("acme/chat-8b\ns-1", "10.0.0.0:8000", 0.0)
+    ranking = SessionAffinity(then=Fixed(costs)).rank(request(session="s-1"), endpoints(2), seen)
+    assert ranking.costs[0] < ranking.costs[1] == costs[1]
 
 
 def test_the_cost_is_lowest_whatever_the_other_strategy_gives() -> None:
