@@ -23,8 +23,8 @@ class ChainParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Parameters of chain.
 
     Attributes:
-        filters: conditions, applied one after the other, each a mapping of one key. An endpoint of which the value in
-            question is not known passes.
+        filters: conditions, applied one after the other, each a mapping of one key. An engine that says nothing of the
+            value in question passes; a label must be there.
         then: the strategy that ranks who is left.
     """
 

@@ -12,7 +12,7 @@ from ext_proc.core.strategies import Context
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One condition; an endpoint of which the value in question is not known meets it.
+    """One condition; an engine that says nothing of the value in question meets it.
 
     Attributes:
         labels: labels that the endpoint must have, each with this value.

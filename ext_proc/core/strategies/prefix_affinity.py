@@ -4,10 +4,11 @@ For fleets that tell kvpicker nothing of what became of its requests: it needs n
 prompt's first blocks. Of n candidates with t requests in flight altogether, the first one behind the key on a hash
 ring takes the request whose own requests do not exceed
 
-    ceil(load_bound * (t + 1) / n) - 1
+    max(ceil(load_bound * (t + 1) / n), free_requests) - 1
 
-so no endpoint ever holds more than `load_bound` times the mean. (Mirrokni, Thorup and Zadimoghaddam, "Consistent
-Hashing with Bounded Loads", 2016.) A prompt without a whole block goes where the fewest requests are in flight.
+so no endpoint ever holds more than `load_bound` times the mean, but for a few that it may always hold. (Mirrokni,
+Thorup and Zadimoghaddam, "Consistent Hashing with Bounded Loads", 2016.) A prompt without a whole block goes where the
+fewest requests are in flight.
 """
 
 from __future__ import annotations
@@ -35,11 +36,14 @@ class PrefixAffinityParameters(msgspec.Struct, frozen=True, kw_only=True, forbid
             index; deep enough to tell families of prompts apart, no deeper than what they share.
         load_bound: requests that an endpoint may hold, as a multiple of the mean; nearer to 1 spreads more and
             keeps less together.
+        free_requests: requests that an endpoint may hold however few there are elsewhere. With 1 two requests of one
+            family part when nothing else runs; more keep them together and let others wait behind them.
         virtual_nodes: points of each endpoint on the ring; more of them share the keys out more evenly.
     """
 
     prefix_tokens: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)] = 256
     load_bound: Annotated[float, msgspec.Meta(ge=1, le=100)] = 1.25
+    free_requests: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 1
     virtual_nodes: Annotated[int, msgspec.Meta(ge=1, le=1_000)] = 100
 
 
@@ -58,8 +62,8 @@ class PrefixAffinity:
         key = self._key(context)
         if key is None:
             return Ranking([float(load) for load in loads])
-        count = len(loads)
-        bound = ceil(self._parameters.load_bound * (sum(loads) + 1) / count)
+        count, parameters = len(loads), self._parameters
+        bound = max(ceil(parameters.load_bound * (sum(loads) + 1) / count), parameters.free_requests)
         costs = [float(_PLACED + load) for load in loads]
         places = {endpoint.address: place for place, endpoint in enumerate(candidates)}
         self._ring.cover(places.keys())

@@ -75,6 +75,14 @@ def test_a_hot_prefix_overflows_to_the_next_on_the_ring() -> None:
     assert made[0].endpoints[1] == made[1].chosen
 
 
+def test_a_few_requests_stay_together_if_they_may() -> None:
+    """In quiet hours a family is not torn apart for the sake of balance, until it is more than a few."""
+    fleet = Fleet(4, PrefixAffinity(PrefixAffinityParameters(free_requests=3)))
+    made = [fleet.pick(request(text("hot"))).chosen.slot for _ in range(5)]
+    assert len(set(made[:3])) == 1
+    assert made[3] == made[4] != made[0]
+
+
 @given(
     st.lists(st.integers(0, 50), min_size=1, max_size=12),
     st.integers(0, 2**64 - 1),
