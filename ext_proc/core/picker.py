@@ -1,7 +1,7 @@
 """The decision: `EndpointPicker.pick` chooses the endpoint that a request is sent to.
 
-Filters narrow the endpoints down and say what they removed, the strategy of the model, or else
-of the pool, puts a cost on those that are left, and the lowest cost wins. The pick is booked at once, so the next decision already sees it.
+Filters narrow the endpoints down and say what they removed, the strategy of the model, or else of the pool, puts a cost
+on those that are left, and the lowest cost wins. The pick is booked at once, so the next decision already sees it.
 """
 
 from __future__ import annotations
