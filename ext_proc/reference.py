@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from ext_proc import cli, config
@@ -24,10 +24,15 @@ def commands() -> str:
 
 def strategies() -> str:
     """Return the table of kvpicker's own strategies, by the first line of their modules."""
-    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
-    own = [entry for entry in entries if entry.module.startswith("ext_proc.")]
-    rows = [f"| `{entry.name}` | {_first_line(entry.load())} |" for entry in own]
+    rows = [f"| `{entry.name}` | {_first_line(entry.load())} |" for entry in _own_strategies()]
     return _table("strategy", "chooses", rows)
+
+
+def parameters() -> str:
+    """Return the table of the parameters of kvpicker's own strategies."""
+    made = [(entry.name, getattr(entry.load(), "Parameters", None)) for entry in _own_strategies()]
+    rows = [row for name, struct in made if struct is not None for row in config.rows(struct, f"{name}: ")]
+    return "\n".join([*config.HEADER, *rows])
 
 
 def tables() -> dict[str, str]:
@@ -35,6 +40,7 @@ def tables() -> dict[str, str]:
     return {
         "commands": commands(),
         "strategies": strategies(),
+        "parameters": parameters(),
         "configuration": config.reference(),
         "operations": operations.reference(),
     }
@@ -48,7 +54,12 @@ def filled(text: str) -> str:
 
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
-    return [root / "README.md", root / "deploy" / "reference.md"]
+    return [root / "README.md", root / "deploy" / "reference.md", root / "deploy" / "strategies.md"]
+
+
+def _own_strategies() -> list[EntryPoint]:
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return [entry for entry in entries if entry.module.startswith("ext_proc.")]
 
 
 def _first_line(strategy: type) -> str:

@@ -38,6 +38,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         tokens_in_flight: prompt and expected output tokens in flight.
         queue: estimated wait for the work in front, seconds.
         index_blocks: blocks the prefix index believes it holds.
+        reputation: its score among the endpoints of its pool, in [0, 1].
     """
 
     endpoint: Endpoint
@@ -46,6 +47,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     tokens_in_flight: float = 0
     queue: float = 0.0
     index_blocks: int = 0
+    reputation: float = 1.0
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
