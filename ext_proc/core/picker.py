@@ -30,6 +30,7 @@ from ext_proc.core.model import (
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.reuse import ReuseMeter
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms
@@ -80,6 +81,7 @@ class EndpointPicker:
         self.fallbacks = fallbacks
         self.sessions = Affinity()
         self.responses = Affinity()
+        self.reuse = ReuseMeter(hasher.end, BYTES_PER_TOKEN)
         self._registry = registry
         self._ledger = ledger
         self._index = index
@@ -146,6 +148,8 @@ class EndpointPicker:
         )
         # What waits for the outcome, perhaps for minutes, is a small copy: memory touched by every request is slow.
         kept = msgspec.structs.replace(decision, terms=(), filters=())
+        if not request.unhashed:
+            self.reuse.add(chain, request.prompt_tokens, max(context.hits))
         seconds = ranking.prefills[best] if ranking.prefills else 0.0
         self._book(kept, chain, seconds, context.output, counted=not nearly_free)
         return decision
