@@ -65,9 +65,9 @@ def _on_routing(report: Report) -> Iterator[str]:
         yield f"With one engine there is nothing to route; its cache finds {after:.1%} of prompt tokens."
     elif after - before < HARDLY:
         yield (
-            f"Prefixes repeat ({reuse:.1%}), but with caches of this size it hardly matters where a request goes: round "
-            f"robin over {engines} engines finds {before:.1%} in them, prefix-aware routing {after:.1%}. Least-wait "
-            "does no harm; its gain is in balancing load."
+            f"Prefixes repeat ({reuse:.1%}), but with caches of this size it hardly matters where a request goes: "
+            f"round robin over {engines} engines finds {before:.1%} in them, prefix-aware routing {after:.1%}. "
+            "Least-wait does no harm; its gain is in balancing load."
         )
     else:
         saved = (after - before) / max(1.0 - before, 1e-9)
