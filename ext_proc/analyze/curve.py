@@ -17,8 +17,8 @@ from ext_proc.core.model import BlockHash
 
 HASH_RANGE = 2**64
 TRACKED = 65_536
-"""Blocks tracked at once. Up to so many different blocks all is exact; beyond, hit ratios are off by about 0.01, which
-SHARDS finds with 8,192 already."""
+"""Blocks tracked at once. Up to so many different blocks all is exact; beyond, hit ratios are off by about 0.01, as
+SHARDS finds with 8,192 already; by more for caches that are too small to hold the hottest prompts."""
 
 _SHRINK_TO = 0.75
 

@@ -11,16 +11,13 @@ from ext_proc.analyze.formats import LineReader
 from ext_proc.analyze.record import Record
 from ext_proc.core.hashing import PromptHasher
 
-RULES = "\n".join(
-    [
-        "You are the assistant of a bookshop; answer in at most three sentences and never invent a title.",
-        "Quote prices in euros, name the shelf where a book stands, and offer to reserve it until the evening.",
-        "If a customer asks for a book that is out of stock, say so, and propose two books by the same author.",
-        "Never talk about other shops, about staff, or about what a customer bought before; stay friendly.",
-        "When you are not sure which edition is meant, ask one short question before you search the stock.",
-        "Use the tools for stock and prices; do not guess what they would answer, and do not call them twice.",
-    ]
-)
+RULES = """\
+You are the assistant of a bookshop; answer in at most three sentences and never invent a title.
+Quote prices in euros, name the shelf where a book stands, and offer to reserve it until the evening.
+If a customer asks for a book that is out of stock, say so, and propose two books by the same author.
+Never talk about other shops, about staff, or about what a customer bought before; stay friendly.
+When you are not sure which edition is meant, ask one short question before you search the stock.
+Use the tools for stock and prices; do not guess what they would answer, and do not call them twice."""
 
 TOOLS: list[dict[str, Any]] = [
     {
@@ -45,7 +42,24 @@ TOOLS: list[dict[str, Any]] = [
     )
 ]
 
-_WORDS = "amber birch cedar delta ember fjord grove heath islet joist knoll ledge marsh notch orchard plume".split()
+_WORDS = [
+    "amber",
+    "birch",
+    "cedar",
+    "delta",
+    "ember",
+    "fjord",
+    "grove",
+    "heath",
+    "islet",
+    "joist",
+    "knoll",
+    "ledge",
+    "marsh",
+    "notch",
+    "orchard",
+    "plume",
+]
 
 
 def words(seed: object, count: int) -> str:
