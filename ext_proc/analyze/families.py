@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Final
 
 import msgspec
 
@@ -19,6 +20,9 @@ from ext_proc.ops.text import printable
 
 KEPT = 200_000
 _SHOWN = 50
+_ROOT: Final = -1
+"""Parent of first blocks; no hash is negative."""
+
 _LEAVING = 0.1
 """A prefix ends where at least so large a share of its prompts go on otherwise than most do."""
 
@@ -74,7 +78,7 @@ class FamilyCounter:
     def add(self, chain: Sequence[BlockHash], sizes: Sequence[int], prompt: bytes = b"") -> None:
         """Count a prompt."""
         self.requests += 1
-        places, missed, parent = self._places, self.missed, 0
+        places, missed, parent = self._places, self.missed, _ROOT
         for block, tokens in zip(chain, accumulate(sizes), strict=True):
             place = places.get(block)
             if place is None:
@@ -118,11 +122,16 @@ class FamilyCounter:
     def _repeated(self, end: BlockHash, ends: set[BlockHash]) -> int:
         """Return the tokens that repeat a prefix beyond the next shorter one; its first prompt repeats nothing."""
         place = self._places[end]
-        parent = place.parent
-        while parent in self._places and parent not in ends:
-            parent = self._places[parent].parent
-        shorter = self._places[parent].tokens if parent in self._places else 0
+        above = self._above(place)
+        while above is not None and above[0] not in ends:
+            above = self._above(above[1])
+        shorter = above[1].tokens if above else 0
         return (place.count - 1) * (place.tokens - shorter)
+
+    def _above(self, place: _Place) -> tuple[BlockHash, _Place] | None:
+        """Return the block before a place; None at the root, and where a trace contradicts itself."""
+        above = self._places.get(place.parent)
+        return (place.parent, above) if above is not None and above.tokens < place.tokens else None
 
     def _family(self, end: BlockHash, repeated_share: float) -> Family:
         place = self._places[end]

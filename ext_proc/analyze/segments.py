@@ -10,14 +10,13 @@ from typing import Literal, TypeAlias
 import msgspec
 from xxhash import xxh3_64_intdigest
 
-from ext_proc.core.prompts.framing import MESSAGE, SETTING, TOKENS, TOOL
+from ext_proc.core.prompts.framing import MEDIA, MESSAGE, SETTING, TOKENS, TOOL
 
 Kind: TypeAlias = Literal["tool", "message", "prompt", "setting"]
 
 SYSTEM_ROLES = frozenset({"system", "developer"})
 
 _KINDS: dict[bytes, Kind] = {TOOL: "tool", MESSAGE: "message", SETTING: "setting"}
-_BEGINS = re.compile(rb"(?=[%b%b])" % (TOOL, MESSAGE))
 _FRAMING = re.compile(rb"[\xc0\xc1\xf5-\xff]")
 _FRAMING_BYTES = bytes([0xC0, 0xC1, *range(0xF5, 0x100)])
 _TO_SPACES = bytes.maketrans(_FRAMING_BYTES, b" " * len(_FRAMING_BYTES))
@@ -45,10 +44,14 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
 
 
 def segments(prompt: bytes) -> list[Segment]:
-    """Cut a canonical prompt; prompts of token ids and empty ones give nothing."""
-    if not prompt or prompt[:1] == TOKENS:
+    """Cut a canonical prompt; those of token ids, with or without media in front, and empty ones give nothing."""
+    if prompt[:1] in {b"", TOKENS, MEDIA}:
         return []
-    return [_segment(piece) for piece in _BEGINS.split(prompt) if piece]
+    # Tools stand in front of all messages.
+    head, *messages = prompt.split(MESSAGE)
+    setting, *tools = head.split(TOOL)
+    pieces = [setting, *(TOOL + tool for tool in tools), *(MESSAGE + message for message in messages)]
+    return [_segment(piece) for piece in pieces if piece]
 
 
 def label(pieces: Sequence[Segment], place: int) -> str:

@@ -77,3 +77,13 @@ def test_memory_is_bounded_and_hot_prefixes_survive() -> None:
     assert best.prefix_tokens == 200
     assert 10_000 - counter.missed <= best.requests <= 10_000
     assert counter.missed < 1000
+
+
+def test_a_trace_that_contradicts_itself_is_survived() -> None:
+    """Blocks that follow each other in both orders are no tree, and no reason to hang."""
+    generator = random.Random(4)
+    counter = FamilyCounter(10)
+    for _ in range(2000):
+        counter.add([generator.randrange(12) for _ in range(4)], [100] * 4)
+        counter.families(5, 1000)
+    assert len(counter) <= 10
