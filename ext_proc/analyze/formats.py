@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from xxhash import xxh3_64_intdigest
 
 from ext_proc.analyze.record import Record
-from ext_proc.core.model import BlockHash, InferenceRequest, Unhashed
+from ext_proc.core.hashing import Hasher
+from ext_proc.core.model import BlockHash, Unhashed
 from ext_proc.core.prompts import RequestHead, classify, parse
 from ext_proc.core.prompts.jsonbody import decode, loads
 
@@ -28,16 +29,6 @@ _EMBEDDING_MEMBERS = re.compile(rb'"(?:encoding_format|dimensions)"\s*:')
 
 class UnusableError(Exception):
     """A line holds no request that can be analysed; the message says why."""
-
-
-class Hasher(Protocol):
-    """What turns prompts into chains, as serving does."""
-
-    def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
-        """Return the hashes of the whole blocks of a prompt."""
-
-    def tokens(self, block: int) -> int:
-        """Return the tokens of the block with that position."""
 
 
 class _Line(msgspec.Struct, gc=False):
@@ -119,7 +110,8 @@ class LineReader:
 
     def _sizes_of(self, blocks: int) -> list[int]:
         while len(self._sizes) < blocks:
-            self._sizes.append(self._hasher.tokens(len(self._sizes)))
+            known = len(self._sizes)
+            self._sizes.append(self._hasher.tokens(known + 1) - self._hasher.tokens(known))
         return self._sizes[:blocks]
 
 

@@ -8,7 +8,6 @@ once, from mattering by the luck of the sample (Waldspurger et al., "Efficient M
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Callable, Sequence
 
 from ext_proc.core.model import BlockHash
@@ -27,21 +26,19 @@ class ReuseMeter:
     The standard error is one or two hundredths once some thousand requests have been seen.
 
     Args:
-        end: bytes that so many blocks cover, as the hasher tells it.
-        bytes_per_token: bytes of prompt in one token.
+        tokens: tokens of the first so many blocks of a prompt, as the hasher tells it.
         remembered: sampled blocks in one of the two generations that are remembered.
         window: prompt tokens after which what was counted so far weighs half.
     """
 
     def __init__(
         self,
-        end: Callable[[int], int],
-        bytes_per_token: int,
+        tokens: Callable[[int], int],
         *,
         remembered: int = 16_384,
         window: int = 50_000_000,
     ) -> None:
-        self._ends = [end(blocks) // bytes_per_token for blocks in range(_LONGEST_CHAIN + 1)]
+        self._ends = [tokens(blocks) for blocks in range(_LONGEST_CHAIN + 1)]
         self._remembered = remembered
         self._window = window
         self._young: set[BlockHash] = set()
@@ -58,13 +55,12 @@ class ReuseMeter:
         Args:
             chain: its block hashes.
             tokens: tokens of the whole prompt; what lies behind the last whole block counts as new.
-            held: tokens of it that the engine which holds most of it is believed to hold.
+            held: leading blocks of it that the engine which holds most is believed to hold.
         """
         ends = self._ends
-        known = bisect_right(ends, held) - 1 if held else 0
-        for block in chain[known:]:
+        for block in chain[held:]:
             if block < _SAMPLED_BELOW and self._is_new(block):
-                place = chain.index(block, known)
+                place = chain.index(block, held)
                 self._new += (ends[place + 1] - ends[place]) * ONE_IN if place < _LONGEST_CHAIN else 0
         self._new += max(tokens - ends[min(len(chain), _LONGEST_CHAIN)], 0)
         self._total += tokens

@@ -34,14 +34,24 @@ class Ranking(msgspec.Struct, gc=False):
     Attributes:
         costs: one finite number per candidate.
         queues: for explanations, seconds each candidate is busy with the work in front; may be left out.
-        prefills: for the ledger, the request's own prefill seconds at each candidate; may be left out.
+        works: for the ledger, the request's own prefill in effective tokens at each candidate; may be left out.
+        prefills: for the ledger, the seconds that takes; may be left out.
         memories: for explanations, seconds of waiting for KV memory at each candidate; may be left out.
+        backlog: for explanations, the share of its prefill that every candidate's cost has on top.
+        interference: for explanations, the same per request in flight there.
+        most_interfering: requests in flight beyond so many add nothing more.
+        in_seconds: True if each cost is the sum of the seconds above.
     """
 
     costs: list[float]
     queues: Sequence[float] = ()
+    works: Sequence[float] = ()
     prefills: Sequence[float] = ()
     memories: Sequence[float] = ()
+    backlog: float = 0.0
+    interference: float = 0.0
+    most_interfering: int = 0
+    in_seconds: bool = False
 
 
 class Context(msgspec.Struct, gc=False):
@@ -55,6 +65,8 @@ class Context(msgspec.Struct, gc=False):
         output: expected output tokens of the request.
         residence: expected seconds from dispatch to end.
         turn: a number that grows by one with each decision.
+        rates: learnt or configured prefill rate of each candidate in tokens/s, 0 where unknown; empty if none is known.
+        attention: context length at which attention costs as much as all else, in tokens; 0 while not learnt.
     """
 
     now: float
@@ -64,6 +76,8 @@ class Context(msgspec.Struct, gc=False):
     output: float
     residence: float
     turn: int
+    rates: Sequence[float] = ()
+    attention: float = 0.0
 
 
 class Strategy(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ext_proc.core.hashing import BYTES_PER_TOKEN, PromptHasher
+from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.reuse import ReuseMeter
 from tests.unit.core.builders import Fleet, request, text
 
@@ -16,12 +16,12 @@ Chain = list[int]
 
 def meter(**bounds: int) -> ReuseMeter:
     """Make a meter for chains of the usual hasher."""
-    return ReuseMeter(PromptHasher().end, BYTES_PER_TOKEN, **bounds)
+    return ReuseMeter(PromptHasher().tokens, **bounds)
 
 
 def tokens(chain: Chain) -> int:
     """Return the tokens of a prompt that ends with its last block."""
-    return PromptHasher().end(len(chain)) // BYTES_PER_TOKEN
+    return PromptHasher().tokens(len(chain))
 
 
 def conversations(seed: int, count: int, system: int = 8) -> Iterator[Chain]:
@@ -126,5 +126,5 @@ def test_what_an_engine_holds_was_seen_before() -> None:
     generator, measured = random.Random(8), meter()
     for _ in range(4000):
         chain = [generator.getrandbits(64) for _ in range(10)]
-        measured.add(chain, tokens(chain), tokens(chain[:5]))
+        measured.add(chain, tokens(chain), 5)
     assert measured.ratio() == pytest.approx(tokens([0] * 5) / tokens([0] * 10), abs=0.05)
