@@ -57,12 +57,14 @@ class ReuseMeter:
             tokens: tokens of the whole prompt; what lies behind the last whole block counts as new.
             held: leading blocks of it that the engine which holds most is believed to hold.
         """
-        ends = self._ends
-        for block in chain[held:]:
-            if block < _SAMPLED_BELOW and self._is_new(block):
-                place = chain.index(block, held)
-                self._new += (ends[place + 1] - ends[place]) * ONE_IN if place < _LONGEST_CHAIN else 0
-        self._new += max(tokens - ends[min(len(chain), _LONGEST_CHAIN)], 0)
+        blocks = len(chain)
+        if held < blocks:
+            sampled = [block for block in chain[held:] if block < _SAMPLED_BELOW]
+            if sampled:
+                self._look(chain, sampled, held)
+        rest = tokens - self._ends[min(_LONGEST_CHAIN, blocks)]
+        if rest > 0:
+            self._new += rest
         self._total += tokens
         if self._total > self._window:
             self._total /= 2
@@ -73,6 +75,14 @@ class ReuseMeter:
         if not self._total:
             return None
         return min(max(1.0 - self._new / self._total, 0.0), 1.0)
+
+    def _look(self, chain: Sequence[BlockHash], sampled: list[BlockHash], place: int) -> None:
+        """Sum up the new ones among sampled blocks, which stand in the chain from `place` on in this order."""
+        ends = self._ends
+        for block in sampled:
+            place = chain.index(block, place)
+            if self._is_new(block) and place < _LONGEST_CHAIN:
+                self._new += (ends[place + 1] - ends[place]) * ONE_IN
 
     def _is_new(self, block: BlockHash) -> bool:
         """Tell whether a block is new, and remember it among the young."""
