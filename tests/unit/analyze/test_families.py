@@ -87,3 +87,15 @@ def test_a_trace_that_contradicts_itself_is_survived() -> None:
         counter.add([generator.randrange(12) for _ in range(4)], [100] * 4)
         counter.families(5, 1000)
     assert len(counter) <= 10
+
+
+def test_a_prefix_that_becomes_hot_late_is_found() -> None:
+    """It is kept as long as it may be as frequent as those that are kept."""
+    generator, counter = random.Random(5), FamilyCounter(300)
+    for number in range(20_000):
+        hot = [7, 8] if number > 10_000 and number % 20 == 0 else []
+        chain = [*hot, generator.getrandbits(64)]
+        counter.add(chain, [100] * len(chain))
+    best, *_ = counter.families(3, 1)
+    assert best.prefix_tokens == 200
+    assert 499 - counter.missed <= best.requests <= 499

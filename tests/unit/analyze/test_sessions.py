@@ -77,3 +77,9 @@ def test_memory_is_bounded() -> None:
         finder.add(hashed([number, -number - 1]), [])
         assert len(finder) <= 100
     assert finder.result().conversations == 5000
+
+
+def test_the_longest_beginning_is_continued() -> None:
+    """Somebody else's request that begins alike does not take over a conversation."""
+    first, second, third = (chat(RULES, *turns("a", count)) for count in (1, 2, 3))
+    assert followed(first, second, first, third).turns.largest == 3

@@ -128,3 +128,15 @@ def test_what_an_engine_holds_was_seen_before() -> None:
         chain = [generator.getrandbits(64) for _ in range(10)]
         measured.add(chain, tokens(chain), 5)
     assert measured.ratio() == pytest.approx(tokens([0] * 5) / tokens([0] * 10), abs=0.05)
+
+
+def test_what_left_the_young_generation_is_still_known() -> None:
+    """A round of prompts a little larger than one generation is recognised by means of the older one."""
+    generator, measured = random.Random(9), meter(remembered=100)
+    chains = [[generator.getrandbits(64) for _ in range(10)] for _ in range(190)]
+    for _ in range(30):
+        for chain in chains:
+            measured.add(chain, tokens(chain))
+    ratio = measured.ratio()
+    assert ratio is not None
+    assert ratio > 0.5
