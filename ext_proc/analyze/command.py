@@ -43,6 +43,8 @@ Exit status: 0 with a report, 2 when a file cannot be read or holds no request.
 The fields of --json are listed in deploy/reference.md.
 """
 
+MOST_ENGINES: Final = 1_000
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the `analyze` command."""
@@ -51,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("files", nargs="+", metavar="FILE", help="recorded requests; - is standard input")
-    add("--engines", type=_positive, default=defaults.engines, metavar="N", help="engines to route over (%(default)s)")
+    add("--engines", type=_engines, default=defaults.engines, metavar="N", help="engines to route over (%(default)s)")
     add(
         "--kv-tokens",
         type=_positive,
@@ -106,6 +108,13 @@ def _positive(text: str) -> int:
     number = int(text)
     if not 1 <= number <= 10**12:
         raise argparse.ArgumentTypeError(f"{number} is outside 1..10^12")
+    return number
+
+
+def _engines(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= MOST_ENGINES:
+        raise argparse.ArgumentTypeError(f"{number} is outside 1..{MOST_ENGINES}")
     return number
 
 

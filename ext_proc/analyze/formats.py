@@ -14,7 +14,7 @@ from ext_proc.analyze.record import Record
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.model import BlockHash, Unhashed
 from ext_proc.core.prompts import RequestHead, classify, parse
-from ext_proc.core.prompts.jsonbody import decode, loads
+from ext_proc.core.prompts.jsonbody import decode, loads, normalise
 
 TRACE_BLOCK_TOKENS = 512
 """Tokens of a block of a trace of block ids, as Mooncake publishes them."""
@@ -24,6 +24,7 @@ _MICROSECONDS_ABOVE = 1e14
 _NANOSECONDS_ABOVE = 1e17
 _MOST_TOKENS = 1_000_000_000
 _LONGEST_PATH = 2_048
+_ARRAY = "a JSON array and not an object; jq -c '.[]' makes lines of one"
 _EMBEDDING_MEMBERS = re.compile(rb'"(?:encoding_format|dimensions)"\s*:')
 
 
@@ -74,12 +75,14 @@ class LineReader:
         Raises:
             UnusableError: it holds no request with a prompt.
         """
+        text = normalise(text).rstrip()
         try:
-            line = decode(_decoder, text.strip())
+            line = decode(_decoder, text)
         except RecursionError:
             raise UnusableError("nested too deeply") from None
         except ValueError:
-            raise UnusableError("not a JSON object") from None
+            is_array = text[:1] == b"["
+            raise UnusableError(_ARRAY if is_array else "not a JSON object") from None
         if line.hash_ids is not None:
             return _of_trace(line)
         return self._of_body(line, text)

@@ -177,7 +177,9 @@ def test_a_file_without_requests_says_what_is_wrong_with_it(tmp_path: Path, caps
     assert "give a file with one JSON object a line" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("option", [["--engines", "0"], ["--kv-tokens", "-1"], ["--first-block", "8"]])
+@pytest.mark.parametrize(
+    "option", [["--engines", "0"], ["--engines", "1001"], ["--kv-tokens", "-1"], ["--first-block", "8"]]
+)
 def test_options_are_bounded(option: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """Nonsense is refused before anything is read."""
     with pytest.raises(SystemExit) as stop:

@@ -131,7 +131,8 @@ def test_output_tokens_where_they_are_known(members: dict[str, Any], tokens: int
     ("line", "reason"),
     [
         (b"\x00\xff\xfe\x01binary", "not a JSON object"),
-        (b"[1, 2]", "not a JSON object"),
+        (b"[1, 2]", "a JSON array and not an object; jq -c '.\\[]' makes lines of one"),
+        (b"[", "a JSON array and not an object; jq -c '.\\[]' makes lines of one"),
         (b"{", "not a JSON object"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
@@ -154,6 +155,11 @@ def test_hostile_and_useless_lines_say_why(line: bytes, reason: str) -> None:
     """Whatever a line holds, it is either a record or a reason."""
     with pytest.raises(UnusableError, match=f"^{reason}$"):
         LineReader(PromptHasher()).read(line)
+
+
+def test_a_byte_order_mark_does_no_harm() -> None:
+    """Files of Windows begin with one."""
+    assert list(LineReader(PromptHasher()).read(b"\xef\xbb\xbf" + json.dumps(BODY).encode()).chain)
 
 
 def test_odd_text_is_read_leniently() -> None:
