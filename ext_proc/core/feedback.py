@@ -12,7 +12,7 @@ from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
-from ext_proc.core.rates import RateLearner
+from ext_proc.core.rates import RateLearner, RateSource, Scrape
 
 _LEAST_COUNTED = 64
 """Estimated tokens below which the chat template, which no estimate knows, would count for more than the text."""
@@ -64,9 +64,20 @@ class Feedback:
         if lease.prefill.work and self._is_current(decision.chosen):
             self._rates.first_token(decision.chosen, now, decision.decided_at, lease.prefill)
 
+    def scraped(self, endpoint: Endpoint, scrape: Scrape, now: float) -> None:
+        """Learn from an engine's metrics how fast it is and, where its first tokens are not heard of, its queue."""
+        if not self._is_current(endpoint):
+            return
+        slot = endpoint.slot
+        self._rates.scraped(slot, scrape.ttft_sum, scrape.ttft_count, now)
+        if scrape.waiting is not None and self._rates.source(slot) is not RateSource.FIRST_TOKEN:
+            self._ledger.queue(slot, scrape.waiting, scrape.running or 0, now)
+
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
-        lease = self._ledger.end(outcome.decision_id, now)
+        # An endpoint that Envoy fell back to says nothing of the queue of the one that was chosen.
+        answered = outcome.ending is Ending.OK and outcome.attempts == 1
+        lease = self._ledger.end(outcome.decision_id, now, answered=answered)
         if lease is None:
             return False
         served = self._served(lease, outcome)
@@ -76,7 +87,7 @@ class Feedback:
             self._correct_index(lease, outcome, served)
         if outcome.ending is Ending.OK:
             if lease.decision.request.operation in GENERATING:
-                self._learn(lease, outcome, served, now)
+                self._learn(lease, outcome, served)
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(lease.decision, outcome)
@@ -89,18 +100,13 @@ class Feedback:
             self._observer.finished(lease.decision, Outcome(decision_id=lease.decision.id, ending=Ending.LOST))
         return len(overdue)
 
-    def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
+    def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
         """Learn from a good answer what to expect of the next ones."""
         request, usage = lease.decision.request, outcome.usage
         model = self._registry.snapshot.known(request.model)
-        generated = _generated(lease, outcome)
-        self._expectations.learn(model, generated, outcome.duration)
+        self._expectations.learn(model, _generated(lease, outcome), outcome.duration)
         if usage.prompt_tokens and lease.learnt.chain and not request.truncated:
             self._learn_prompt(lease, usage.prompt_tokens, usage.cached_tokens, served, model)
-        if generated and served is lease.decision.endpoints[0] and lease.prefill.rate:
-            prefill = lease.prefill
-            predicted = prefill.wait + prefill.seconds
-            self._rates.answered(served.slot, predicted, outcome.duration, generated, prefill.rate, now)
 
     def _learn_prompt(
         self, lease: Lease, tokens: int, cached: int | None, served: Endpoint | None, model: str | None

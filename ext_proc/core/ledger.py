@@ -7,7 +7,9 @@ landing on one endpoint.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 from math import inf
 
 import msgspec
@@ -17,6 +19,7 @@ from ext_proc.core.prefill import Prefill
 
 _OVERSTAY = 5.0
 _LEAST_STAY = 60.0
+_RECENT = 256
 
 
 class Load(msgspec.Struct, gc=False):
@@ -27,7 +30,8 @@ class Load(msgspec.Struct, gc=False):
         tokens: prompt and expected output tokens of those requests (M).
         busy_until: when the virtual prefill queue is empty (B), monotonic seconds.
         dispatched: seconds of prefill ever sent here.
-        begun: how much of that is known to be done, by first tokens.
+        begun: how much of that is known to be done, by first tokens and ends.
+        recent: seconds of prefill of the latest dispatches; None unless the engine's queue is known.
     """
 
     in_flight: int = 0
@@ -35,6 +39,7 @@ class Load(msgspec.Struct, gc=False):
     busy_until: float = 0.0
     dispatched: float = 0.0
     begun: float = 0.0
+    recent: deque[float] | None = None
 
 
 class Learnt(msgspec.Struct, frozen=True, gc=False):
@@ -157,6 +162,8 @@ class Ledger:
             load.tokens += tokens
             load.busy_until = max(load.busy_until, now) + seconds
             load.dispatched += seconds
+            if load.recent is not None:
+                load.recent.append(seconds)
         lease = Lease(decision, learnt, prefill, load, load.dispatched, tokens, counted, now)
         self._leases[decision.id] = lease
         return lease
@@ -176,6 +183,28 @@ class Ledger:
         load.busy_until = now + load.dispatched - load.begun
         return lease
 
+    def queue(self, slot: int, waiting: int, running: int, now: float) -> None:
+        """Set a virtual queue right by the requests that an engine says are waiting and running.
+
+        Those that wait are taken to be the latest ones, ours in proportion to what we have there, and half of the next
+        one to be done (the waiting correction of the policy). For engines whose first tokens are not heard of.
+        """
+        load = self._loads.get(slot)
+        if load is None:
+            return
+        if load.recent is None:
+            load.recent = deque(maxlen=_RECENT)
+        recent = load.recent
+        if not recent:
+            return
+        if not waiting:
+            load.busy_until = min(load.busy_until, now + recent[-1])
+            return
+        own = round(waiting * min(load.in_flight / max(waiting + running, 1), 1.0))
+        latest = list(islice(reversed(recent), own + 1))
+        seconds = sum(latest[:own]) + sum(latest[own:]) / 2
+        load.busy_until = now + seconds + (waiting - own) * sum(recent) / len(recent)
+
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that a request still runs; False if its lease is unknown."""
         self._renewed = True
@@ -186,11 +215,21 @@ class Ledger:
         self._leases[decision_id] = lease  # behind all that were heard of before
         return True
 
-    def end(self, decision_id: str, now: float) -> Lease | None:
-        """End a lease and return it; None if it is unknown or ended already."""
+    def end(self, decision_id: str, now: float, *, answered: bool = False) -> Lease | None:
+        """End a lease and return it; None if it is unknown or ended already.
+
+        Args:
+            decision_id: whose.
+            now: monotonic seconds.
+            answered: True if an engine answered to the end: then all that was sent before is prefilled too.
+        """
         lease = self._leases.pop(decision_id, None)
         if lease is not None and lease.counted:
             _release(lease, now)
+            if answered:
+                load = lease.load
+                load.begun = max(load.begun, lease.sent)
+                load.busy_until = min(load.busy_until, now + load.dispatched - load.begun)
         return lease
 
     def expire(self, now: float, residence: float = inf) -> list[Lease]:

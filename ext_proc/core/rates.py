@@ -1,15 +1,16 @@
 """How fast each endpoint prefills (R), learnt from what comes back.
 
-Three sources tell it. The best one that an endpoint has is used alone, so that nothing counts twice:
+Two sources tell it. The better one that an endpoint has is used alone, so that nothing counts twice:
 
 1. First tokens. Engines serve first come, first served, so between two first tokens lies the service of one prompt:
    `svc = f - max(d, f_last)` for a prompt dispatched at d with its first token at f; R is work over service, both
    summed with forgetting.
-2. Sums of the time to first token in the engine's metrics, between two scrapes.
-3. Answers: duration less the time that all tokens but the first took, at the engine's pace.
+2. Sums of the time to first token in the engine's metrics, between two scrapes, against what was predicted for as many
+   requests: they move the rate a little towards where both would be equal.
 
-Sources 2 and 3 compare what was predicted with what came and move the rate a little that way. A rate within the dead
-band around the median of its peers counts as the median: noise in R would unbalance equal engines.
+A rate within the dead band around the median of its peers counts as the median: noise in R would unbalance equal
+engines. Whole answers (duration less what all tokens but the first took) are no source: what decoding takes varies by
+more than a first token takes, and in simulation a rate learnt from them was worse than a low guess.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ import msgspec
 from ext_proc.core.attention import AttentionLearner
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.model import Endpoint
-from ext_proc.core.pace import Pace
 from ext_proc.core.prefill import Prefill
 
 _MEMORY = 0.98
@@ -33,7 +33,7 @@ _ENOUGH_TOKENS = 20_000.0
 _SUM_MEMORY = 0.9
 _LAG = 0.01
 _CORRECTION = 0.1
-_LARGEST_ERROR = 2.0
+_LARGEST_ERROR = 8.0
 _PATIENCE = 60.0
 _FRESH = 0.25
 _REMEMBERED = 4096
@@ -45,18 +45,33 @@ class RateSource(enum.IntEnum):
 
     FIRST_TOKEN = 0
     SCRAPE = 1
-    ANSWER = 2
 
 
-_BANDS = {RateSource.FIRST_TOKEN: 1.4, RateSource.SCRAPE: 2.0, RateSource.ANSWER: 2.0}
+_BANDS = {RateSource.FIRST_TOKEN: 1.4, RateSource.SCRAPE: 2.0}
 """How far a rate may be from the median without being believed: wider where errors of the index look like slowness."""
+
+
+class Scrape(msgspec.Struct, frozen=True, gc=False):
+    """What a scrape of an engine's metrics adds to the one before.
+
+    Attributes:
+        ttft_sum: seconds to the first token, summed over the requests that got theirs since.
+        ttft_count: how many these are.
+        waiting: requests not admitted yet; None where the engine does not say.
+        running: requests admitted; None where the engine does not say.
+    """
+
+    ttft_sum: float = 0.0
+    ttft_count: int = 0
+    waiting: int | None = None
+    running: int | None = None
 
 
 class _Speed(msgspec.Struct, gc=False):
     """What is known of one endpoint; `work` in effective tokens, `service` in seconds, `rate` in tokens/s."""
 
     rate: float = 0.0
-    source: RateSource = RateSource.ANSWER
+    source: RateSource = RateSource.SCRAPE
     heard_at: float = 0.0
     work: float = 0.0
     service: float = 0.0
@@ -70,7 +85,6 @@ class RateLearner:
 
     def __init__(self) -> None:
         self._speeds: dict[int, _Speed] = {}
-        self._paces: dict[int, Pace] = {}
         self._attention: dict[str, AttentionLearner] = {}
         self._predictions: dict[int, deque[tuple[float, float]]] = {}
         self._views: dict[int, tuple[Candidates, float, Sequence[float]]] = {}
@@ -79,7 +93,6 @@ class RateLearner:
         """Forget a slot."""
         self._speeds.pop(slot, None)
         self._predictions.pop(slot, None)
-        self._paces.pop(slot, None)
         self._views.clear()
 
     def rate(self, slot: int) -> float | None:
@@ -149,40 +162,13 @@ class RateLearner:
         taken = [waiting.popleft() for _ in range(own)]
         predicted = sum(seconds for seconds, _ in taken)
         # Requests of others count in the engine's sum too; ours are taken to have waited as long as theirs.
-        self._correct(slot, RateSource.SCRAPE, predicted, ttft_sum * own / ttft_count, own, taken[-1][1], now)
-
-    def answered(self, slot: int, predicted: float, duration: float, tokens: int, rate: float, now: float) -> None:
-        """Learn from one answer.
-
-        Args:
-            slot: who gave it.
-            predicted: seconds to its first token that were predicted.
-            duration: seconds to its end.
-            tokens: how many were generated, at least one.
-            rate: the rate that was assumed for it, tokens/s.
-            now: monotonic seconds.
-        """
-        pace = self._paces.get(slot)
-        if pace is None:
-            pace = self._paces[slot] = Pace()
-        pace.note(tokens, duration)
-        each = pace.seconds_per_token
-        if each is not None:
-            first = max(duration - (tokens - 1) * each, 0.0)
-            self._correct(slot, RateSource.ANSWER, predicted, first, 1, rate, now)
-
-    def _correct(
-        self, slot: int, source: RateSource, predicted: float, actual: float, count: int, rate: float, now: float
-    ) -> None:
-        speed = self._heard(slot, source, now)
-        if speed.source is not source or rate <= 0:
+        actual, rate = ttft_sum * own / ttft_count, taken[-1][1]
+        speed = self._heard(slot, RateSource.SCRAPE, now)
+        if speed.source is not RateSource.SCRAPE or rate <= 0:
             return
-        speed.predicted = _SUM_MEMORY * speed.predicted + predicted + _LAG * count
+        speed.predicted = _SUM_MEMORY * speed.predicted + predicted + _LAG * own
         speed.actual = _SUM_MEMORY * speed.actual + actual
-        if speed.actual <= 0:
-            return
-        error = min(max(speed.predicted / speed.actual, 1 / _LARGEST_ERROR), _LARGEST_ERROR)
-        speed.rate = (speed.rate or rate) * error**_CORRECTION
+        _nudge(speed, rate, speed.predicted, speed.actual, _CORRECTION)
 
     def _heard(self, slot: int, source: RateSource, now: float) -> _Speed:
         """Return a slot's state, turned to this source if no better one was heard of lately."""
@@ -205,6 +191,14 @@ class RateLearner:
         median = statistics.median(known)
         configured = stated or (None,) * len(candidates)
         return [_rate(speed, rate, median) for speed, rate in zip(speeds, configured, strict=True)]
+
+
+def _nudge(speed: _Speed, rate: float, predicted: float, actual: float, share: float) -> None:
+    """Move a rate a little towards where what was predicted would be what came."""
+    error = min(max(predicted / actual if actual > 0 else _LARGEST_ERROR, 1 / _LARGEST_ERROR), _LARGEST_ERROR)
+    step = error**share
+    speed.rate = (speed.rate or rate) * step
+    speed.predicted /= step  # what was predicted at the old rate would be less at the new one
 
 
 def _rate(speed: _Speed | None, configured: float | None, median: float) -> float:

@@ -65,6 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="who is compared (%(default)s)",
     )
     add("--view", default="observed", metavar="VIEW,…", help="observed, events or oracle; several by comma (observed)")
+    add("--no-first-token", action="store_true", help="kvpicker hears of ends of requests only, not of first tokens")
     add("--seeds", default="1", metavar="N,…", help="one run for each; results are means (1)")
     _add_results(parser)
 

@@ -78,6 +78,8 @@ def contestants(strategies: str, views: str) -> tuple[Contestant, ...]:
         for view in chosen:
             label = text if len(chosen) == 1 else f"{text} ({view})"
             found.append(Contestant(name, parameters, view, label))
+    if not found:
+        raise ConfigError("name at least one strategy", path=PATH)
     labels = [contestant.label for contestant in found]
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:

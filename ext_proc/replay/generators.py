@@ -18,7 +18,7 @@ SYSTEM_TOKENS = 2048
 MEAN_TURNS = 5.0
 THINK_SECONDS = 8.0
 USER_TOKENS = 250
-ANSWER_TOKENS = 250
+ANSWER_TOKENS = 300
 
 HOT_PREFIXES = 8
 HOT_TOKENS = 6144
@@ -27,9 +27,8 @@ HOT_UNIQUE = 200
 HOT_OUTPUT = 150
 
 _SECONDS_PER_TOKEN = 0.025
-_RAMP_SECONDS = (MEAN_TURNS - 1) * (THINK_SECONDS + ANSWER_TOKENS * _SECONDS_PER_TOKEN)
-"""Load grows to its full height in about this time, while the first sessions have their later turns."""
 
+_TOLERATED_SECONDS = 0.01
 _LONGEST_MESSAGE = 8192
 
 _FRACTIONS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.99, 1.0)
@@ -55,18 +54,37 @@ def chat(rate: float, count: int, generator: Random) -> list[SimRequest]:
     """Make chat sessions whose turns follow each other: a turn comes when its user has read the answer and thought.
 
     Sessions begin as a Poisson process of rate/5, have 5 turns on the average (geometric), 8 s of thinking
-    (exponential), one of four system prompts of 2,048 tokens, messages and answers of about 250 tokens (log-normal).
+    (exponential), one of four system prompts of 2,048 tokens, messages of about 250 and answers of about 300 tokens
+    (log-normal).
     Turns that would come after the last session began are left out, so that load does not fade at the end.
     """
     ids = Unshared()
     systems = [ids.blocks(SYSTEM_TOKENS, FINE_BLOCK) for _ in range(SYSTEM_PROMPTS)]
-    horizon = count / rate + _RAMP_SECONDS
+    horizon = _seconds_until(count / rate)
     result: list[SimRequest] = []
     at = 0.0
     while at <= horizon or not result:
         _session(result, at, horizon, generator.choice(systems), ids, generator)
         at += generator.expovariate(rate / MEAN_TURNS)
     return result
+
+
+def _seconds_until(full: float) -> float:
+    """Return after how many seconds as many requests have come as at full load in `full` seconds.
+
+    Load grows while the first sessions have their later turns: of a session of age a, 1 + 4 (1 - exp(-a/T)) turns have
+    come, T being five times the mean time from turn to turn. Integrated and solved by bisection.
+    """
+    scale = MEAN_TURNS * (THINK_SECONDS + ANSWER_TOKENS * _SECONDS_PER_TOKEN)
+    late = 1 - 1 / MEAN_TURNS
+    low, high = full, full + late * scale
+    while high - low > _TOLERATED_SECONDS:
+        middle = (low + high) / 2
+        if middle - late * scale * (1 - exp(-middle / scale)) < full:
+            low = middle
+        else:
+            high = middle
+    return high
 
 
 def _session(

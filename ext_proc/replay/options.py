@@ -14,6 +14,7 @@ import msgspec
 from ext_proc.core.errors import ConfigError
 from ext_proc.replay.contestants import Contestant, contestants
 from ext_proc.replay.workloads import RECIPES, Recipe
+from ext_proc.sim.fleet.conditions import Conditions
 from ext_proc.sim.fleet.presets import PRESETS, EnginePreset
 from ext_proc.sim.fleet.results import Slo
 
@@ -37,7 +38,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         seeds: each gives one run of every contestant.
         warm_up: share of the time of arrivals whose requests do not count in the results.
         slo: when a request counts as served well.
-        scrape_s: seconds between two scrapes of an engine.
+        conditions: what kvpickers get to know, apart from the view.
         jobs: processes.
         json: True prints one JSON object.
         html: where the page goes; None makes none.
@@ -54,7 +55,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     seeds: tuple[int, ...]
     warm_up: float
     slo: Slo
-    scrape_s: float
+    conditions: Conditions
     jobs: int
     json: bool
     html: Path | None
@@ -97,7 +98,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
         seeds=_seeds(arguments.seeds),
         warm_up=arguments.warm_up,
         slo=Slo(ttft_s=arguments.slo_ttft, prefill_rate=arguments.slo_prefill_rate, tpot_s=arguments.slo_tpot),
-        scrape_s=arguments.scrape,
+        conditions=Conditions(scrape_interval=arguments.scrape, first_token=not arguments.no_first_token),
         jobs=arguments.jobs or os.cpu_count() or 1,
         json=arguments.json,
         html=arguments.html,

@@ -15,7 +15,8 @@ COLOURS: Final = 8
 """Lines have the classes `line0` to `line7` in turn."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 12, 12, 40
-_HALF: Final = 0.5
+_SMALLEST: Final = 1e-6
+"""Logarithmic axes begin no lower."""
 
 
 class Line(msgspec.Struct, frozen=True):
@@ -69,8 +70,8 @@ def linear(title: str, highest: float) -> Axis:
 
 
 def logarithmic(title: str, values: Sequence[float]) -> Axis:
-    """Make an axis over whole powers of ten that holds all values above 0."""
-    positive = [value for value in values if value > 0] or [1.0]
+    """Make an axis over whole powers of ten that holds all values from a millionth up."""
+    positive = [max(value, _SMALLEST) for value in values if value > 0] or [1.0]
     low, high = floor(log10(min(positive))), ceil(log10(max(positive)))
     return Axis(title, 10.0**low, 10.0 ** max(high, low + 1), logarithmic=True)
 

@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Sequence
 from importlib.metadata import version
+from pathlib import Path
 from statistics import fmean
 from typing import Final
 
@@ -34,6 +35,8 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: something the user chose cannot be used.
     """
     options = read_options(arguments)
+    if options.html is not None:
+        _write(options.html, "")
     stream = sys.stderr if options.json else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
@@ -50,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + os.linesep)
     if options.html is not None:
-        _write(options, page.render(report, [own[0].series for own in runs]))
+        _write(options.html, page.render(report, [own[0].series for own in runs]))
     return 0
 
 
@@ -94,7 +97,7 @@ def _fitting(workload: Workload, options: Options) -> tuple[Workload, int]:
 def _run(options: Options, made: Sequence[Workload]) -> list[list[Run]]:
     """Return for each contestant its runs, in the order of the seeds."""
     jobs = [
-        Job(workload, options.engines, contestant, seed, options.slo, options.warm_up, options.scrape_s)
+        Job(workload, options.engines, contestant, seed, options.slo, options.warm_up, options.conditions)
         for contestant in options.contestants
         for workload, seed in zip(made, options.seeds, strict=True)
     ]
@@ -152,9 +155,8 @@ def _report(options: Options, replayed: Replayed, runs: Sequence[Sequence[Run]])
     )
 
 
-def _write(options: Options, text: str) -> None:
-    path = options.html
-    assert path is not None  # noqa: S101  asked for
+def _write(path: Path, text: str) -> None:
+    """Write the page; an empty one first, since a place that cannot be written is better known before the runs."""
     try:
         path.write_text(text, "utf-8")
     except OSError as error:

@@ -39,7 +39,7 @@ class Job(msgspec.Struct, frozen=True):
         seed: of everything random.
         slo: when a request counts as served well.
         warm_up: share of the time of arrivals that does not count.
-        scrape_s: seconds between scrapes, if the contestant looks at them.
+        conditions: what kvpicker gets to know; the view is the contestant's.
     """
 
     workload: Workload
@@ -48,7 +48,7 @@ class Job(msgspec.Struct, frozen=True):
     seed: int
     slo: Slo
     warm_up: float
-    scrape_s: float
+    conditions: Conditions = Conditions()
 
 
 def run(job: Job, progress: Callable[[int], None] = lambda _: None) -> Run:
@@ -66,7 +66,7 @@ def run(job: Job, progress: Callable[[int], None] = lambda _: None) -> Run:
             progress(ended - told)
             told = ended
 
-    conditions = Conditions(view=job.contestant.view, scrape_interval=job.scrape_s, first_token=False)
+    conditions = msgspec.structs.replace(job.conditions, view=job.contestant.view)
     simulation = Simulation(
         job.workload, job.engines, partial(wire, job.contestant), conditions, seed=job.seed, progress=tell
     )

@@ -219,9 +219,7 @@ class Simulation:
         host.ttft_sum += now - flight.decision.decided_at
         host.ttft_count += 1
         if self._conditions.first_token:
-            note = getattr(self._kvpickers[flight.kvpicker].feedback, "first_token", None)
-            if note is not None:
-                note(flight.decision.id, now)
+            self._kvpickers[flight.kvpicker].feedback.first_token(flight.decision.id, now)
 
     def _finish(self, sequence: EngineSequence) -> None:
         position, request, now = sequence.position, sequence.request, self._clock.now

@@ -7,7 +7,8 @@ import pytest
 from ext_proc.core.health import HealthState
 from ext_proc.core.ledger import Load
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
-from tests.unit.core.builders import MODEL, Fleet, Notes, request, text
+from ext_proc.core.rates import Scrape
+from tests.unit.core.builders import CHAT, MODEL, Fleet, Notes, request, text
 
 PROMPT = text("a")
 
@@ -266,13 +267,42 @@ def test_engines_teach_how_many_tokens_a_text_has(fleet: Fleet) -> None:
     assert fleet.load(fleet.endpoints.index(second.chosen)).tokens == pytest.approx(2048 + 5, rel=0.1)
 
 
-def test_whole_answers_teach_the_rate_where_nothing_better_comes() -> None:
-    """Durations of answers of different lengths tell how long prefill took."""
-    fleet = Fleet(1)
-    for number in range(1500):
-        decision = fleet.pick(request(text(number)))
-        generated = 10 + number * 7 % 300
-        duration = 1024 / 2_000 + 0.01 * (generated - 1)
-        fleet.now += duration
-        fleet.settle(decision, duration=duration, usage=Usage(completion_tokens=generated))
-    assert fleet.pick(request(text("next"))).terms[0].prefill == pytest.approx(1024 / 2_000, rel=0.2)
+def test_scrapes_teach_the_rate_and_the_queue(fleet: Fleet) -> None:
+    """Where no first tokens come, sums of a scrape teach the rate, and the engine's queue outranks the virtual one."""
+    first = fleet.endpoints[0]
+    fleet.feedback.scraped(first, Scrape(waiting=0), fleet.now)
+    made = fleet.occupy(0, 10, tokens=8_000)
+    assert fleet.load(0).busy_until > fleet.now + 10
+    fleet.feedback.scraped(first, Scrape(waiting=0, running=10), fleet.now)
+    assert fleet.load(0).busy_until == pytest.approx(fleet.now + made[-1].terms[0].prefill)
+    fleet.feedback.scraped(first, Scrape(30.0, 10, waiting=4, running=6), fleet.now)
+    assert fleet.load(0).busy_until == pytest.approx(fleet.now + 4.5 * made[-1].terms[0].prefill)
+    assert fleet.rates.rate(first.slot) is not None
+
+
+def test_first_tokens_outrank_scrapes(fleet: Fleet) -> None:
+    """While first tokens are heard of, neither rate nor queue follows a scrape."""
+    _talk(fleet, 1_000.0)
+    first = fleet.endpoints[0]
+    rate = fleet.rates.rate(first.slot)
+    fleet.occupy(0, 3, tokens=8_000)
+    busy = fleet.load(0).busy_until
+    for _ in range(3):
+        fleet.feedback.scraped(first, Scrape(99.0, 1, waiting=0, running=0), fleet.now)
+    assert (fleet.rates.rate(first.slot), fleet.load(0).busy_until) == (rate, busy)
+
+
+def test_scrapes_of_an_endpoint_that_is_gone_say_nothing(fleet: Fleet) -> None:
+    """What a scrape brings after its endpoint was replaced is not the successor's."""
+    gone = fleet.endpoints[0]
+    fleet.fill("p", "10.0.0.99:8000", models=CHAT)
+    for _ in range(3):
+        fleet.feedback.scraped(gone, Scrape(9.0, 1, waiting=3), fleet.now)
+    assert fleet.rates.rate(fleet.endpoints[0].slot) is None
+
+
+def test_an_answer_says_that_all_before_it_is_prefilled(fleet: Fleet) -> None:
+    """However wrong the assumed rate, the virtual queue never holds what must be done."""
+    made = fleet.occupy(0, 3, tokens=80_000)
+    fleet.settle(made[1])
+    assert fleet.load(0).busy_until == pytest.approx(fleet.now + made[2].terms[0].prefill)

@@ -131,20 +131,8 @@ def test_requests_of_others_do_not_count_as_ours() -> None:
     assert rate == pytest.approx(8_000, rel=0.1)
 
 
-@pytest.mark.parametrize("true", [4_000.0, 16_000.0])
-def test_answers_move_a_wrong_rate(true: float) -> None:
-    """Whole answers of different lengths tell the time of their first tokens."""
-    learner, generator, rate = RateLearner(), random.Random(2), 8_000.0
-    for now in range(1500):
-        tokens = generator.randint(10, 400)
-        learner.answered(0, 4000 / rate, 4000 / true + 0.01 * (tokens - 1), tokens, rate, float(now))
-        rate = learner.rate(0) or rate
-    assert rate == pytest.approx(true, rel=0.15)
-    assert learner.source(0) is RateSource.ANSWER
-
-
 def test_the_best_source_is_used_alone() -> None:
-    """While first tokens come, scrapes and answers have no say; when they stop, the next best source takes over."""
+    """While first tokens come, scrapes have no say; when they stop, the next best source takes over."""
     learner = RateLearner()
     _learn(learner, [10_000.0])
     before = learner.rate(0)
@@ -186,7 +174,6 @@ EVENTS = st.lists(
     st.one_of(
         st.tuples(st.just("first"), st.floats(0, 100), st.floats(0, 1e6)),
         st.tuples(st.just("scrape"), st.floats(-1, 100), st.integers(-1, 5)),
-        st.tuples(st.just("answer"), st.floats(0, 100), st.integers(1, 100)),
         st.tuples(st.just("sent"), st.floats(0, 100), st.floats(0, 1e6)),
     ),
     max_size=60,
@@ -204,8 +191,6 @@ def test_rates_are_always_usable(events: list[tuple[str, float, float]]) -> None
             learner.first_token(candidates[0], now + seconds, now, Prefill(number, number, number, 1.0))
         elif kind == "scrape":
             learner.scraped(0, seconds, int(number), now)
-        elif kind == "answer":
-            learner.answered(0, seconds, 2 * seconds, int(number), 8000.0, now)
         else:
             learner.dispatched(0, seconds, number)
         assert all(0 < rate < 1e300 for rate in learner.rates(candidates, now))
