@@ -102,8 +102,10 @@ def _on_hot_spots(report: Report) -> Iterator[str]:
 
 
 def _on_breaker(found: Breaker) -> str:
+    # "Order of tools in tools" says nothing more.
+    where = "" if found.kind.endswith(found.where) else f" in {found.where}"
     return (
-        f"{found.kind[:1].upper()}{found.kind[1:]} in {found.where}, {found.offset_tokens:,} tokens into the prompt, "
+        f"{found.kind[:1].upper()}{found.kind[1:]}{where}, {found.offset_tokens:,} tokens into the prompt, "
         f"keeps {found.request_share:.0%} of requests from sharing about {found.lost_tokens:,.0f} tokens each "
         f"({found.lost_share:.1%} of all): {REMEDIES[Kind(found.kind)]}."
     )

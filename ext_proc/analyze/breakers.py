@@ -147,7 +147,7 @@ class Breakers:
             request_share=tally.requests / self.compared,
             lost_tokens=tally.lost / tally.requests,
             lost_share=tally.lost / max(self._tokens, 1),
-            example=f"{printable(first.old)} | {printable(first.new)}" if self._show else "",
+            example=f"{printable(first.old)} | {printable(first.new)}" if self._show and first.old else "",
         )
 
 

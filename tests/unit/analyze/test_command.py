@@ -200,3 +200,10 @@ def test_standard_input_is_read(
 def test_equal_traffic_gives_equal_reports(chats: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Nothing depends on the clock or on luck."""
     assert report_of(capsys, chats) == report_of(capsys, chats)
+
+
+def test_advice_on_tools_reads_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The part of the request is not named twice."""
+    bodies = [chat(RULES, words(number, 40), tools=TOOLS[:: (1, -1)[number % 2]]) for number in range(250)]
+    advice = report_of(capsys, write(tmp_path / "tools.jsonl", bodies))["advice"]
+    assert any(sentence.startswith("Order of tools, 0 tokens into the prompt") for sentence in advice)
