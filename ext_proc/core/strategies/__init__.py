@@ -70,7 +70,7 @@ class Context(msgspec.Struct, gc=False):
         output: expected output tokens of the request.
         residence: expected seconds from dispatch to end.
         turn: a number that grows by one with each decision.
-        rates: learnt or configured prefill rate in tokens/s, one per candidate, 0 where unknown; empty if none is known.
+        rates: prefill rates in tokens/s, one per candidate, 0 where unknown; empty if none is known.
         attention: context length at which attention costs as much as all else, in tokens; 0 while not learnt.
         chain: hash chain of the prompt; empty if there is nothing to hash.
         knowledge: all else that is known, for those who ask.
