@@ -34,6 +34,8 @@ class Running:
             endpoints=lambda: self.statuses,
             config=lambda: config,
             not_ready=lambda: self.not_ready,
+            explain=self.explain,
+            state=lambda blocks: {"blocks": blocks},
         ).app()
 
 
