@@ -22,7 +22,7 @@ from ext_proc.core.exchange import Exchange
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
 from ext_proc.core.rehearsal import Asked, rehearse
-from ext_proc.core.state import Parts, State, take
+from ext_proc.core.state import State, take
 from ext_proc.ops import admin
 from ext_proc.ops.collector import EndpointStatus, Gauges
 from ext_proc.ops.collector import registry as metrics_registry
@@ -260,14 +260,13 @@ class Service:
         )
 
     def _state(self, blocks: int) -> State:
-        core = self._core
-        parts = Parts(core.registry, core.ledger, core.index, core.health)
-        return take(parts, msgspec.to_builtins(self._config), version("kvpicker"), time.monotonic(), blocks)
+        config = msgspec.to_builtins(self._config)
+        return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
 
-    def _pace(self) -> float:
-        """Return the seconds that an output token takes as a rule."""
-        ledger = self._core.ledger
-        return ledger.residence / max(ledger.output, 1.0)
+    def _pace(self, address: str) -> float | None:
+        """Return the seconds that an output token of an endpoint takes as a rule; None if that is not known."""
+        endpoint = self._core.registry.snapshot.by_address.get(address)
+        return self._core.rates.seconds_per_token(endpoint.slot) if endpoint else None
 
     def _degraded(self) -> dict[str, bool]:
         waiting = self._core.ledger.waiting_since

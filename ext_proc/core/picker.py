@@ -170,7 +170,8 @@ class EndpointPicker:
         twin = copy.copy(self)
         twin.strategies = copy.deepcopy(self.strategies)
         twin.sessions, twin.responses = self.sessions.copy(), self.responses.copy()
-        twin._observer = observer  # noqa: SLF001  it is one of us
+        twin._rates = self._rates.twin()  # noqa: SLF001  it is one of us
+        twin._observer = observer  # noqa: SLF001  as above
         return twin
 
     def _decide(

@@ -6,16 +6,17 @@ Prompts are in it as hashes of their blocks, and of those only the last used one
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import msgspec
 
-from ext_proc.core.following import follow
+from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import BlockHash, Ending, Endpoint
-from ext_proc.core.pool import EndpointSpec, Registry
+from ext_proc.core.pool import Change, EndpointSpec, Registry
 from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.rates import RateLearner, RateSource
 
 FORMAT: Literal["kvpicker-state/1"] = "kvpicker-state/1"
 
@@ -32,7 +33,9 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
         models: what it serves, declared or learnt.
         learnt: True if the engine said so itself.
         kv_tokens: capacity of its KV cache in tokens.
-        prefill_rate: its prefill rate in tokens per second.
+        prefill_rate: its configured prefill rate in tokens per second.
+        learnt_rate: the one learnt from it, and
+        learnt_from: how.
         labels: as configured.
         in_flight: requests in flight.
         tokens_in_flight: prompt and expected output tokens of those.
@@ -48,6 +51,8 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     learnt: bool = False
     kv_tokens: int | None = None
     prefill_rate: float | None = None
+    learnt_rate: float | None = None
+    learnt_from: str | None = None
     labels: Mapping[str, str] = {}
     in_flight: int = 0
     tokens_in_flight: int = 0
@@ -65,8 +70,9 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         version: of the kvpicker that wrote it.
         config: the configuration in force.
         sole_model: the base model, if only one is served.
-        expected_output: tokens an answer is expected to have.
-        expected_residence: seconds a request is expected to stay.
+        expectations: what is expected of answers over all models.
+        model_expectations: the same of each model.
+        attention: learnt attention length of each pool, in tokens.
         endpoints: every endpoint.
     """
 
@@ -74,18 +80,41 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
     version: str
     config: dict[str, Any]
     sole_model: str | None
-    expected_output: float
-    expected_residence: float
+    expectations: Expectation
+    model_expectations: dict[str, Expectation]
+    attention: dict[str, float]
     endpoints: tuple[EndpointState, ...]
 
 
-class Parts(msgspec.Struct, frozen=True):
+class Parts(Protocol):
     """The parts of the decision that hold state."""
 
-    registry: Registry
-    ledger: Ledger
-    index: ObservedIndex
-    health: HealthMonitor
+    @property
+    def registry(self) -> Registry:
+        """The endpoints."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """Work in flight."""
+
+    @property
+    def index(self) -> ObservedIndex:
+        """Who holds which prefix."""
+
+    @property
+    def health(self) -> HealthMonitor:
+        """Which endpoints may be chosen."""
+
+    @property
+    def rates(self) -> RateLearner:
+        """How fast endpoints prefill."""
+
+    @property
+    def expectations(self) -> Expectations:
+        """How long answers will be."""
+
+    def follow(self, change: Change) -> None:
+        """Give state to endpoints that came and take it from those that went."""
 
 
 def take(parts: Parts, config: dict[str, Any], version: str, now: float, blocks: int) -> State:
@@ -106,8 +135,9 @@ def take(parts: Parts, config: dict[str, Any], version: str, now: float, blocks:
         version=version,
         config=config,
         sole_model=snapshot.sole_model,
-        expected_output=parts.ledger.output,
-        expected_residence=parts.ledger.residence,
+        expectations=parts.expectations.overall,
+        model_expectations=parts.expectations.models,
+        attention={pool: length for pool in snapshot.by_pool if (length := parts.rates.attention(pool))},
         endpoints=tuple(
             _endpoint(parts, endpoint, endpoint.address in learnt, now, share) for endpoint in snapshot.endpoints
         ),
@@ -116,7 +146,7 @@ def take(parts: Parts, config: dict[str, Any], version: str, now: float, blocks:
 
 def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share: int) -> EndpointState:
     slot = endpoint.slot
-    load = parts.ledger.load(slot)
+    load, source = parts.ledger.load(slot), parts.rates.source(slot)
     return EndpointState(
         address=endpoint.address,
         pool=endpoint.pool,
@@ -124,6 +154,8 @@ def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share:
         learnt=learnt,
         kv_tokens=endpoint.kv_tokens,
         prefill_rate=endpoint.prefill_rate,
+        learnt_rate=parts.rates.rate(slot),
+        learnt_from=None if source is None else source.name,
         labels=endpoint.labels,
         in_flight=load.in_flight,
         tokens_in_flight=load.tokens,
@@ -145,14 +177,16 @@ def put_back(state: State, parts: Parts, pools: Mapping[str, frozenset[str]], no
 
     Raises:
         ValueError: a hash in it is none.
+        KeyError: rates are learnt in a way that is not known here.
     """
-    parts.ledger.output, parts.ledger.residence = state.expected_output, state.expected_residence
+    parts.expectations.assume(state.expectations, state.model_expectations)
+    for pool, length in state.attention.items():
+        parts.rates.assume_attention(pool, length)
     by_pool: dict[str, list[EndpointState]] = {name: [] for name in pools}
     for known in state.endpoints:
         by_pool.setdefault(known.pool, []).append(known)
     for name, members in by_pool.items():
-        change = parts.registry.replace(name, map(_spec, members), pools.get(name, frozenset()))
-        follow(change, ledger=parts.ledger, index=parts.index, health=parts.health)
+        parts.follow(parts.registry.replace(name, map(_spec, members), pools.get(name, frozenset())))
     for known in state.endpoints:
         _put_back(known, state.sole_model, parts, now)
 
@@ -176,6 +210,8 @@ def _put_back(known: EndpointState, sole_model: str | None, parts: Parts, now: f
         parts.registry.learn(known.address, endpoint.generation, models, secondary)
     load = parts.ledger.load(slot)
     load.in_flight, load.tokens, load.busy_until = known.in_flight, known.tokens_in_flight, now + known.queue_s
+    if known.learnt_rate is not None and known.learnt_from is not None:
+        parts.rates.assume(slot, known.learnt_rate, RateSource[known.learnt_from])
     if known.ejected:
         parts.health.note(endpoint, Ending.CONNECT_FAILURE, now)
     chain: list[BlockHash] = [int(text, 16) for text in known.newest_blocks]

@@ -13,7 +13,7 @@ from ext_proc.config import Config, load
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.rehearsal import Asked, rehearse
-from ext_proc.core.state import Parts, State, put_back
+from ext_proc.core.state import State, put_back
 from ext_proc.ops.explanations import explain_rehearsal
 
 _NOW = 0.0
@@ -37,8 +37,8 @@ def explain_by_state(path: Path, config_path: Path | None, asked: Asked) -> dict
     core = build_core(msgspec.structs.replace(config, index=index), NoObserver())
     pools = {name: frozenset(pool.models) for name, pool in config.pools.items()}
     try:
-        put_back(state, Parts(core.registry, core.ledger, core.index, core.health), pools, _NOW)
-    except ValueError as error:
+        put_back(state, core, pools, _NOW)
+    except (ValueError, KeyError) as error:
         raise ConfigError(f"{error}; write it anew from /debug/state", path="--state", where=str(path)) from None
     generator = random.Random(0)  # noqa: S311  breaks ties
     told = rehearse(core.picker, asked, _NOW, generator, inspect_bytes=config.prompts.inspect_bytes)

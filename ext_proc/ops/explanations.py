@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ext_proc.core.explanation import cheapest_first, costs, milliseconds
 from ext_proc.core.model import GENERATING, Decision, Ending
@@ -10,9 +10,13 @@ from ext_proc.core.rehearsal import UNKNOWN_PATH
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ext_proc.core.errors import Refusal
     from ext_proc.core.model import InferenceRequest, Outcome
     from ext_proc.core.rehearsal import Rehearsal, Removal
+
+Pace: TypeAlias = "Callable[[str], float | None]"
 
 _WHY_REMOVED = {
     "model": "does not serve the model",
@@ -21,13 +25,13 @@ _WHY_REMOVED = {
 }
 
 
-def explain(decision: Decision, outcome: Outcome | None, pace: float | None = None) -> dict[str, Any]:
+def explain(decision: Decision, outcome: Outcome | None, pace: Pace = lambda _address: None) -> dict[str, Any]:
     """Say why a request went where it went, and what came of it; times in milliseconds, no prompt.
 
     Args:
         decision: what was decided.
         outcome: what became of it; None if that is not known yet.
-        pace: seconds that an output token takes as a rule; None if that is not known.
+        pace: tells the seconds that an output token takes at an address as a rule; None while that is not known.
     """
     return {
         **_decision(decision),
@@ -111,13 +115,13 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _comparison(decision: Decision, outcome: Outcome, pace: float | None) -> dict[str, Any] | None:
+def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, Any] | None:
     """Set prediction against truth for the endpoint that served; None if it was no candidate."""
     served = outcome.served or decision.chosen.address
     terms = next((terms for terms in decision.terms if terms.endpoint.address == served), None)
     if terms is None:
         return None
-    seconds, basis = _time_to_first_token(decision, outcome, pace)
+    seconds, basis = _time_to_first_token(decision, outcome, pace(served))
     predicted = milliseconds(terms.wait) if terms.in_seconds else None
     true = None if seconds is None else milliseconds(seconds)
     return {
