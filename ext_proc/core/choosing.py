@@ -1,11 +1,14 @@
-"""Reads positions out of a column of costs: which candidate wins a tie, and which are tried after it."""
+"""Reads a ranking: which candidate wins a tie, which are tried after it, and what was predicted for it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
 
-from ext_proc.core.strategies import Generator
+from ext_proc.core.model import InferenceRequest
+from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.strategies import Context, Generator, Ranking
+from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 
 
 def fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
@@ -34,3 +37,13 @@ def cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
         left[following] = inf
         chosen.append((best + following) % len(costs))
     return chosen
+
+
+def predicted(request: InferenceRequest, ranking: Ranking, context: Context, place: int) -> Prefill:
+    """Keep what was predicted for one candidate; a strategy that prices no prefill predicts nothing."""
+    if not ranking.prefills or not ranking.works:
+        return Prefill(seconds=ranking.prefills[place]) if ranking.prefills else NO_PREFILL
+    wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
+    tokens = request.prompt_tokens
+    uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
+    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)

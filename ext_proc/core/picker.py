@@ -14,7 +14,7 @@ import msgspec
 
 from ext_proc.core.affinity import Affinity
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import cheapest, fewest
+from ext_proc.core.choosing import cheapest, fewest, predicted
 from ext_proc.core.errors import Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import Stage, filtered, refusal, reports
@@ -32,12 +32,11 @@ from ext_proc.core.model import (
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.prefill import Prefill
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
-from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.terms import Terms
 
 NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
@@ -209,7 +208,7 @@ class EndpointPicker:
             filters=filters,
             decided_at=now,
         )
-        prefill = _prefill(request, ranking, context, best)
+        prefill = predicted(request, ranking, context, best)
         return Choice(decision, chain, depths[best], estimated, prefill, context.output)
 
     @property
@@ -306,16 +305,6 @@ class EndpointPicker:
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(_session_of(request), endpoint.address, now)
-
-
-def _prefill(request: InferenceRequest, ranking: Ranking, context: Context, place: int) -> Prefill:
-    """Keep what was predicted for one candidate; a strategy that prices no prefill predicts nothing."""
-    if not ranking.prefills or not ranking.works:
-        return Prefill(seconds=ranking.prefills[place]) if ranking.prefills else NO_PREFILL
-    wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
-    tokens = request.prompt_tokens
-    uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
-    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
 
 
 def _checked(ranking: Ranking, candidates: int) -> Ranking:

@@ -41,8 +41,10 @@ def explain_by_state(path: Path, config_path: Path | None, asked: Asked) -> dict
     except (ValueError, KeyError) as error:
         raise ConfigError(f"{error}; write it anew from /debug/state", path="--state", where=str(path)) from None
     generator = random.Random(0)  # noqa: S311  breaks ties
-    told = rehearse(core.picker, asked, _NOW, generator, inspect_bytes=config.prompts.inspect_bytes)
-    return {**explain_rehearsal(told), "notes": _notes(state, kept)}
+    made = rehearse(core.picker, asked, _NOW, generator, inspect_bytes=config.prompts.inspect_bytes)
+    told = explain_rehearsal(made)
+    told["notes"] += _notes(state, kept)
+    return told
 
 
 def _read(path: Path) -> State:

@@ -43,7 +43,7 @@ def _facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     facts += [("filter", text) for text in told.get("filters", ())]
     for removal in told["removed"]:
         facts.append(("removed", f"{', '.join(removal['endpoints'])}: {removal['why']} ({removal['filter']})"))
-    facts += [("note", text) for text in (*told["failures"], *told.get("notes", ()))]
+    facts += [("note", text) for text in told["notes"]]
     return facts
 
 

@@ -54,7 +54,9 @@ def explain_rehearsal(rehearsal: Rehearsal) -> dict[str, Any]:
         told = {"verdict": "refused", **describe_request(request), **describe_refusal(made.refusal), "filters": filters}
         told["message"] = printable(str(made.refusal))
     told["removed"] = [_removed(removal) for removal in rehearsal.removals]
-    told["failures"] = [printable(line) for line in rehearsal.failures]
+    told["notes"] = [printable(line) for line in rehearsal.failures]
+    if told["reason"] == "tie":
+        told["notes"].append("candidates cost the same: next time another of them may be chosen")
     return told
 
 
