@@ -148,11 +148,12 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
-    """How many endpoints a filter left."""
+    """How many endpoints there were before a filter and after it, and which it left."""
 
     name: str
     before: int
     after: int
+    left: Sequence[Endpoint] = ()
 
     def __str__(self) -> str:
         """Read as "model: 0 of 4 match"."""

@@ -17,7 +17,7 @@ from ext_proc.core.candidates import Candidates
 from ext_proc.core.choosing import cheapest, fewest, predicted
 from ext_proc.core.errors import Refusal
 from ext_proc.core.expectations import Expectation, Expectations
-from ext_proc.core.filters import Stage, filtered, refusal, reports
+from ext_proc.core.filters import filtered, refusal
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
@@ -148,18 +148,13 @@ class EndpointPicker:
     ) -> Choice | Rejection:
         """Choose as `pick` does, and book nothing."""
         snapshot = self._registry.snapshot
-        stages = self.filtered(request, now, subset)
-        filters = reports(len(snapshot.endpoints), stages)
-        candidates = stages[-1][1]
+        filters = filtered(request, subset, snapshot, self._health, now)
+        candidates = filters[-1].left
         if not candidates:
             return Rejection(refusal(request, subset, snapshot, filters), filters)
         if not isinstance(candidates, Candidates):
             candidates = Candidates(candidates)
         return self._decide(request, candidates, filters, now, generator)
-
-    def filtered(self, request: InferenceRequest, now: float, subset: Collection[str] | None = None) -> list[Stage]:
-        """Return what each filter leaves for a request."""
-        return filtered(request, subset, self._registry.snapshot, self._health, now)
 
     def twin(self, observer: Observer) -> EndpointPicker:
         """Return a picker that sees the same endpoints, loads and prefixes, and whose `choose` leaves no trace here.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ext_proc.core.filters import filtered, reports
+from ext_proc.core.filters import filtered
 from ext_proc.core.model import Ending
 from tests.unit.core.builders import Fleet, request
 
@@ -13,12 +13,12 @@ def test_filters_narrow_down_one_after_the_other() -> None:
     fleet.fill("q", "10.0.1.1:8000", models=frozenset({"other"}))
     fleet.settle(fleet.pick(subset={"10.0.0.12:8000"}), Ending.CONNECT_FAILURE)
     subset = {"10.0.0.11:8000", "10.0.0.12:8000", "10.0.1.1:8000"}
-    stages = filtered(request(), subset, fleet.registry.snapshot, fleet.health, fleet.now)
-    assert [(name, [endpoint.address for endpoint in left]) for name, left in stages[1:]] == [
+    reports = filtered(request(), subset, fleet.registry.snapshot, fleet.health, fleet.now)
+    assert [(report.name, [endpoint.address for endpoint in report.left]) for report in reports[1:]] == [
         ("subset", ["10.0.0.11:8000", "10.0.0.12:8000"]),
         ("health", ["10.0.0.11:8000"]),
     ]
-    assert list(map(str, reports(5, stages))) == [
+    assert list(map(str, reports)) == [
         "model: 4 of 5 match",
         "subset: 2 of 4 match",
         "health: 1 of 2 match",
@@ -28,5 +28,5 @@ def test_filters_narrow_down_one_after_the_other() -> None:
 def test_nothing_is_left_to_be_ill() -> None:
     """Where a filter left nothing, those after it have nothing to say."""
     fleet = Fleet(2)
-    stages = filtered(request(model="unknown"), None, fleet.registry.snapshot, fleet.health, fleet.now)
-    assert [(name, list(left)) for name, left in stages] == [("model", [])]
+    (report,) = filtered(request(model="unknown"), None, fleet.registry.snapshot, fleet.health, fleet.now)
+    assert (str(report), len(report.left)) == ("model: 0 of 2 match", 0)
