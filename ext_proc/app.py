@@ -19,7 +19,7 @@ import msgspec
 from ext_proc.assembly import Core, build_core, build_strategies, exchange_policy, warm_up
 from ext_proc.config import Config, load, parse
 from ext_proc.core.exchange import Exchange
-from ext_proc.core.model import Endpoint
+from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.pool import Change
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
@@ -263,10 +263,10 @@ class Service:
         config = msgspec.to_builtins(self._config)
         return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
 
-    def _pace(self, address: str) -> float | None:
-        """Return the seconds that an output token of an endpoint takes as a rule; None if that is not known."""
-        endpoint = self._core.registry.snapshot.by_address.get(address)
-        return self._core.rates.seconds_per_token(endpoint.slot) if endpoint else None
+    def _pace(self, decision: Decision, _address: str) -> float:
+        """Return the seconds that an output token takes as a rule: the usual stay over the usual length."""
+        expected = self._core.expectations.of(decision.request.model)
+        return expected.residence / max(expected.output, 1.0)
 
     def _degraded(self) -> dict[str, bool]:
         waiting = self._core.ledger.waiting_since

@@ -134,11 +134,6 @@ class RateLearner:
         """Take an attention length (A), in tokens, for learnt."""
         self._attention[pool] = AttentionLearner(length=length, learnt=True)
 
-    def seconds_per_token(self, slot: int) -> float | None:
-        """Return the seconds that a generated token takes at a slot; None while that is not known."""
-        pace = self._paces.get(slot)
-        return pace.seconds_per_token if pace else None
-
     def dispatched(self, slot: int, seconds: float, rate: float) -> None:
         """Note a dispatch with the time to its first token that was predicted and the rate that was assumed for it."""
         waiting = self._predictions.get(slot)

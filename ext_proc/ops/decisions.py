@@ -6,7 +6,7 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from ext_proc.core.observer import NoObserver
-from ext_proc.ops.explanations import describe_refusal, describe_request, explain
+from ext_proc.ops.explanations import describe_refusal, describe_request, explain, unknown_pace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,10 +26,10 @@ class DecisionRing(NoObserver):
 
     Args:
         capacity: how many are remembered.
-        pace: tells the seconds that an output token takes at an address as a rule; None while that is not known.
+        pace: the seconds that an output token takes, as a rule, where a decision was served.
     """
 
-    def __init__(self, capacity: int = CAPACITY, pace: Pace = lambda _address: None) -> None:
+    def __init__(self, capacity: int = CAPACITY, pace: Pace = unknown_pace) -> None:
         self._capacity = capacity
         self._pace = pace
         self._decisions: OrderedDict[str, Decision] = OrderedDict()

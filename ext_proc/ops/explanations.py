@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from ext_proc.core.model import InferenceRequest, Outcome
     from ext_proc.core.rehearsal import Rehearsal, Removal
 
-Pace: TypeAlias = "Callable[[str], float | None]"
+Pace: TypeAlias = "Callable[[Decision, str], float | None]"
+"""The seconds that an output token takes, as a rule, for a decision at an address; None where that is not known."""
 
 _WHY_REMOVED = {
     "model": "does not serve the model",
@@ -25,13 +26,17 @@ _WHY_REMOVED = {
 }
 
 
-def explain(decision: Decision, outcome: Outcome | None, pace: Pace = lambda _address: None) -> dict[str, Any]:
+def unknown_pace(_decision: Decision, _address: str) -> None:
+    """Know no pace."""
+
+
+def explain(decision: Decision, outcome: Outcome | None, pace: Pace = unknown_pace) -> dict[str, Any]:
     """Say why a request went where it went, and what came of it; times in milliseconds, no prompt.
 
     Args:
         decision: what was decided.
         outcome: what became of it; None if that is not known yet.
-        pace: tells the seconds that an output token takes at an address as a rule; None while that is not known.
+        pace: the seconds that an output token takes, as a rule, where it was served.
     """
     return {
         **_decision(decision),
@@ -123,7 +128,7 @@ def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, A
     terms = next((terms for terms in decision.terms if terms.endpoint.address == served), None)
     if terms is None:
         return None
-    seconds, basis = _time_to_first_token(decision, outcome, pace(served))
+    seconds, basis = _time_to_first_token(decision, outcome, pace(decision, served))
     predicted = milliseconds(terms.wait) if terms.in_seconds else None
     true = None if seconds is None else milliseconds(seconds)
     return {
@@ -142,7 +147,8 @@ def _time_to_first_token(decision: Decision, outcome: Outcome, pace: float | Non
     """Return the seconds until the first token, and what they are based on.
 
     `first_token`: its arrival was seen. `duration`: the answer was of one token or none, so its end was its beginning.
-    `estimate`: the duration without what generating the other tokens takes at the usual pace.
+    `estimate`: the duration without what generating the other tokens takes at the usual pace; too low, down to 0, where
+    that pace is taken from whole stays, which hold waiting too.
     """
     if outcome.first_token is not None:
         return outcome.first_token, "first_token"

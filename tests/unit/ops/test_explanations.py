@@ -91,7 +91,7 @@ def test_the_best_known_time_to_first_token_counts(
     expected: tuple[float | None, str | None],
 ) -> None:
     """The signal itself, else the end of an answer of one token, else the duration less what generating takes."""
-    told = explain(decision, outcome_of(**changes), lambda _: pace)["comparison"]["first_token_ms"]
+    told = explain(decision, outcome_of(**changes), lambda *_: pace)["comparison"]["first_token_ms"]
     assert (told["true"], told["basis"]) == expected
     assert (told["predicted"], told["error"]) == (62.5, None if expected[0] is None else 62.5 - expected[0])
 
