@@ -15,7 +15,7 @@ import msgspec
 from ext_proc.core.affinity import Affinity
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.choosing import cheapest, fewest, predicted
-from ext_proc.core.errors import Refusal
+from ext_proc.core.errors import ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import filtered, refusal
 from ext_proc.core.hashing import Hasher
@@ -160,9 +160,15 @@ class EndpointPicker:
         """Return a picker that sees the same endpoints, loads and prefixes, and whose `choose` leaves no trace here.
 
         What a choice alters (turns, the memory of strategies, the order of sessions) the twin has of its own.
+
+        Raises:
+            ConfigError: a strategy cannot be copied.
         """
         twin = copy.copy(self)
-        twin.strategies = copy.deepcopy(self.strategies)
+        try:
+            twin.strategies = copy.deepcopy(self.strategies)
+        except Exception as error:  # a third party's object may hold anything
+            raise ConfigError(f"a strategy cannot be copied for a dry run: {error}; give it __deepcopy__") from error
         twin.sessions, twin.responses = self.sessions.copy(), self.responses.copy()
         twin._rates = self._rates.twin()  # noqa: SLF001  it is one of us
         twin._observer = observer  # noqa: SLF001  as above

@@ -132,7 +132,10 @@ class Admin:
         except web.HTTPRequestEntityTooLarge:
             return _page({"error": f"the body is longer than {LONGEST_BODY} bytes"}, status=413)
         headers = {name.lower(): value for name, value in request.headers.items()}
-        return _page(self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
+        try:
+            return _page(self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
+        except ConfigError as error:
+            return _page({"error": str(error)}, status=501)
 
 
 @asynccontextmanager

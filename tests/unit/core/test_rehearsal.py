@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import threading
 from typing import Any
 
 import pytest
 
+from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Decision, Ending
 from ext_proc.core.picker import Rejection
 from ext_proc.core.rates import RateSource
@@ -176,6 +178,17 @@ def test_a_strategy_that_fails_is_named_and_not_counted() -> None:
     made = run(fleet)
     assert made.failures == ("tried failed (ValueError) and was replaced by least-request",)
     assert fleet.notes.failures == []
+
+
+def test_a_strategy_that_cannot_be_copied_is_named() -> None:
+    """Rather than let a dry run leave a trace, it is refused."""
+
+    class Locked(LeastRequest):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    with pytest.raises(ConfigError, match=r"cannot be copied for a dry run: .*lock.*; give it __deepcopy__"):
+        run(Fleet(2, Locked()))
 
 
 def _parsed(what: Asked) -> Any:

@@ -28,6 +28,7 @@ class Running:
     def __init__(self, decision: Decision, outcome: Outcome) -> None:
         self.not_ready: str | None = None
         self.asked: list[Asked] = []
+        self.impossible = ""
         ring = DecisionRing()
         ring.decided(decision, 0.001)
         ring.finished(decision, outcome)
@@ -46,6 +47,8 @@ class Running:
 
     def _explain(self, asked: Asked) -> dict[str, str]:
         self.asked.append(asked)
+        if self.impossible:
+            raise ConfigError(self.impossible)
         return {"verdict": "passed"}
 
 
@@ -152,6 +155,13 @@ async def test_a_request_to_explain_comes_as_it_was_sent(running: Running, clien
     (asked,) = running.asked
     assert (asked.path, asked.method, asked.body) == ("/v1/messages?beta=true", "PUT", body)
     assert (asked.headers["content-encoding"], asked.headers["x-session-id"]) == ("gzip", "s")
+
+
+async def test_a_dry_run_that_is_not_possible_says_why(running: Running, client: aiohttp.ClientSession) -> None:
+    """An installed strategy may stand in the way; the page tells what to mend."""
+    running.impossible = "a strategy cannot be copied"
+    async with client.post("/debug/explain", data=b"{}") as response:
+        assert (response.status, await response.json()) == (501, {"error": "a strategy cannot be copied"})
 
 
 async def test_explaining_needs_a_post(client: aiohttp.ClientSession) -> None:
