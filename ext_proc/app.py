@@ -47,7 +47,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts"})
+RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "explain"})
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -147,9 +147,7 @@ class Service:
         core, envoy = self._core, config.envoy
         return EndpointKeeper(
             registry=core.registry,
-            ledger=core.ledger,
-            index=core.index,
-            health=core.health,
+            follow=core.follow,
             eds=EdsWriter(envoy.endpoints_file, envoy.cluster) if envoy.endpoints_file else None,
             on_change=self._endpoints_changed,
             on_source=self._source_read,

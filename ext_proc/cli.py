@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_sim_engine(commands)
+    _add_replay(commands)
     return made
 
 
@@ -101,6 +102,14 @@ def _add_sim_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser
     command = commands.add_parser("sim-engine", help="run a simulated engine")
     engine.add_arguments(command)
     command.set_defaults(run=engine.run)
+
+
+def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.replay import command as replay  # noqa: PLC0415
+
+    command = commands.add_parser("replay", help=replay.HELP)
+    replay.add_arguments(command)
+    command.set_defaults(run=replay.run)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from ext_proc.core import addresses
 from ext_proc.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ext_proc.core.pool import EndpointSpec
 
@@ -79,22 +79,24 @@ def _config_problems(config: Config) -> Iterator[Problem]:
     shortest, longest = config.health.ejection_s, config.health.max_ejection_s
     if longest < shortest:
         yield Problem(("health", "max_ejection_s"), f"{longest:g} is smaller than ejection_s, {shortest:g}")
+    for index, text in enumerate(config.explain.networks):
+        yield from _problems(addresses.network, text, ("explain", "networks", index))
 
 
 def _listen_problems(config: Config) -> Iterator[Problem]:
     if not config.listen:
         yield Problem(("listen",), "there is no address; write at least one, as in [127.0.0.1:9002]")
     for index, text in enumerate(config.listen):
-        yield from _address_problems(text, ("listen", index))
+        yield from _problems(addresses.listening, text, ("listen", index))
     if config.admin.listen.startswith("unix:"):
         yield Problem(("admin", "listen"), "the admin server listens on ip:port only")
     else:
-        yield from _address_problems(config.admin.listen, ("admin", "listen"))
+        yield from _problems(addresses.listening, config.admin.listen, ("admin", "listen"))
 
 
-def _address_problems(text: str, path: Path) -> Iterator[Problem]:
+def _problems(read_as: Callable[[str], object], text: str, path: Path) -> Iterator[Problem]:
     try:
-        addresses.listening(text)
+        read_as(text)
     except ValueError as error:
         yield Problem(path, str(error))
 

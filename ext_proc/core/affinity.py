@@ -19,6 +19,12 @@ class Affinity:
         """Return the number of names remembered."""
         return len(self._tied)
 
+    def copy(self) -> Affinity:
+        """Return a memory of its own with the same content."""
+        made = Affinity(limit=self._limit, ttl=self._ttl)
+        made._tied = self._tied.copy()
+        return made
+
     def tie(self, name: str, address: str, now: float) -> None:
         """Tie a name to an endpoint's address; `now` in monotonic seconds."""
         self._tied[name] = (address, now + self._ttl)

@@ -44,14 +44,14 @@ class Knowledge(msgspec.Struct):
         sessions: which endpoint each session was sent to last.
         served: which models endpoints answered for lately.
         engines: what engines say of themselves; None if nobody asks them.
-        block_tokens: tokens of the block at a position of a hash chain.
+        tokens: tokens of the first so many blocks of a hash chain.
     """
 
     reputations: Reputations = msgspec.field(default_factory=Reputations)
     sessions: Affinity = msgspec.field(default_factory=Affinity)
     served: ServedModels = msgspec.field(default_factory=ServedModels)
     engines: EngineViews | None = None
-    block_tokens: Callable[[int], int] = int
+    tokens: Callable[[int], int] = int
 
     def tied(self, request: InferenceRequest, now: float) -> str | None:
         """Return the address that the request's session was sent to last; None if it has none or is new."""

@@ -125,6 +125,9 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         prefill: the request's own prefill (S).
         memory: wait for KV memory (K).
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
+        interference: own prefill lengthened by the requests in flight.
+        backlog: own prefill weighted up because every endpoint has a backlog.
+        in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
     """
 
     endpoint: Endpoint
@@ -134,6 +137,14 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     prefill: float = 0.0
     memory: float = 0.0
     in_flight: int = 0
+    interference: float = 0.0
+    backlog: float = 0.0
+    in_seconds: bool = False
+
+    @property
+    def wait(self) -> float:
+        """Seconds until the first token, as predicted: queue, own prefill and memory (W + S + K)."""
+        return self.queue + self.prefill + self.memory
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
@@ -221,6 +232,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         details: Envoy's response code details.
         duration: seconds from the request's first byte to the response's last.
         first_byte: seconds from the request sent upstream to the first response byte (headers); None if none came.
+        first_token: seconds from the decision to the first token of a stream; None where Envoy does not show it.
         usage: what the engine said of tokens.
         response_id: id of the response object, for requests that continue it; empty if none.
         request_id: Envoy's x-request-id.
@@ -234,6 +246,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     details: str = ""
     duration: float = 0.0
     first_byte: float | None = None
+    first_token: float | None = None
     usage: Usage = Usage()
     response_id: str = ""
     request_id: str = ""

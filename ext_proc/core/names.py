@@ -31,6 +31,22 @@ SESSION_HEADERS: Final = (
 
 REQUEST_ID: Final = "x-request-id"
 
+EXPLAIN: Final = "x-kvpicker-explain"
+"""A client asks for an explanation of its request by the value `1`."""
+
+EXPLAIN_PASSED: Final = "x-gateway-explain"
+"""The same as the gateway passes it on, since it takes away what begins with x-kvpicker-."""
+
+ASKER: Final = f"request.headers['{EXPLAIN_PASSED}'] == '1' ? source.address : ''"
+"""Attribute (a CEL expression) by which the gateway names the client that asks; absent if none does.
+
+Unlike a header it cannot be written by a client, whatever the gateway strips.
+"""
+
+DECISION_HEADER: Final = "x-kvpicker-decision"
+EXPLANATION_HEADER: Final = "x-kvpicker-explanation"
+"""Response headers that the gateway makes of our metadata."""
+
 READ_HEADERS: Final = (
     ":method",
     ":path",
@@ -53,3 +69,8 @@ USAGE_WORDS_KEY: Final = "words"
 
 DECISION_KEY: Final = "decision"
 REFUSED_KEY: Final = "refused"
+
+SHOWN_KEY: Final = "shown"
+"""The decision once more, if the client may see it."""
+
+EXPLANATION_KEY: Final = "explanation"

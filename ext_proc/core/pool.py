@@ -139,6 +139,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             return self.modelless
         return self.by_model.get(model, self.unlearnt)
 
+    def known(self, model: str | None) -> str | None:
+        """Return the name of a model that is known here, the only one for a request without; None for a stranger's."""
+        name = model or self.sole_model
+        return name if name in self.models else None
+
     def serves(self, model: str) -> bool:
         """Tell a known model, perhaps without an endpoint at the moment, from one nobody has heard of."""
         return model in self.models

@@ -11,7 +11,7 @@ point group `kvpicker.strategies`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
 import msgspec
 
@@ -35,18 +35,30 @@ class Ranking(msgspec.Struct, gc=False):
     Attributes:
         costs: one finite number per candidate.
         queues: for explanations, seconds each candidate is busy with the work in front; may be left out.
-        prefills: for the ledger, the request's own prefill seconds at each candidate; may be left out.
+        works: for the ledger, the request's own prefill in effective tokens at each candidate; may be left out.
+        prefills: for the ledger, the seconds that takes; may be left out.
         memories: for explanations, seconds of waiting for KV memory at each candidate; may be left out.
+        backlog: for explanations, the share of its prefill that every candidate's cost has on top.
+        interference: for explanations, the same per request in flight there.
+        most_interfering: requests in flight beyond so many add nothing more.
+        in_seconds: True if each cost is the sum of the seconds above.
         filters: for explanations, what filters of the strategy's own left.
-        reason: for explanations, the reason code if the lowest cost wins; empty leaves it to the picker.
+        favourite: position of the candidate that wins whatever it costs; None lets the lowest cost win.
+        reason: for explanations, why the favourite is one, as a reason code.
     """
 
     costs: list[float]
     queues: Sequence[float] = ()
+    works: Sequence[float] = ()
     prefills: Sequence[float] = ()
     memories: Sequence[float] = ()
+    backlog: float = 0.0
+    interference: float = 0.0
+    most_interfering: int = 0
+    in_seconds: bool = False
     filters: tuple[FilterReport, ...] = ()
-    reason: str = ""
+    favourite: int | None = None
+    reason: str = "rank"
 
 
 class Context(msgspec.Struct, gc=False):
@@ -60,6 +72,9 @@ class Context(msgspec.Struct, gc=False):
         output: expected output tokens of the request.
         residence: expected seconds from dispatch to end.
         turn: a number that grows by one with each decision.
+        rates: learnt or configured prefill rates in tokens/s, one per candidate, 0 where unknown; empty if none is
+            known.
+        attention: context length at which attention costs as much as all else, in tokens; 0 while not learnt.
         chain: hash chain of the prompt; empty if there is nothing to hash.
         knowledge: all else that is known, for those who ask.
     """
@@ -71,16 +86,21 @@ class Context(msgspec.Struct, gc=False):
     output: float
     residence: float
     turn: int
+    rates: Sequence[float] = ()
+    attention: float = 0.0
     chain: Sequence[BlockHash] = ()
     knowledge: Knowledge = msgspec.field(default_factory=Knowledge)
 
     def narrowed(self, places: Sequence[int]) -> Self:
         """Return the same for some of the candidates, named by their positions."""
-        columns = {name: [getattr(self, name)[place] for place in places] for name in COLUMNS}
+        columns = {name: column and [column[place] for place in places] for name, column in self._columns()}
         return msgspec.structs.replace(self, **columns)
 
+    def _columns(self) -> list[tuple[str, Sequence[Any]]]:
+        return [(name, getattr(self, name)) for name in COLUMNS]
 
-COLUMNS = ("loads", "hits")
+
+COLUMNS = ("loads", "hits", "rates")
 """The fields of Context that hold one value per candidate."""
 
 

@@ -68,6 +68,9 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         queues=ranking.queues and _spread(ranking.queues, places, count, max(ranking.queues)),
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
+        works=ranking.works and _spread(ranking.works, places, count, max(ranking.works)),
+        favourite=None if ranking.favourite is None else places[ranking.favourite],
+        in_seconds=False,
     )
 
 

@@ -13,8 +13,8 @@ fewest requests are in flight.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
-from itertools import accumulate
 from math import ceil
 from typing import Annotated, ClassVar
 
@@ -83,6 +83,7 @@ class PrefixAffinity:
     def _key(self, context: Context) -> int | None:
         """Return the link of the hash chain that covers the prefix; None without a chain."""
         chain, wanted = context.chain, self._parameters.prefix_tokens
-        covered = accumulate(map(context.knowledge.block_tokens, range(len(chain))))
-        last = next((position for position, tokens in enumerate(covered) if tokens >= wanted), -1)
-        return chain[last] if chain else None
+        if not chain:
+            return None
+        blocks = bisect_left(range(len(chain)), wanted, key=context.knowledge.tokens)
+        return chain[max(blocks, 1) - 1]

@@ -60,7 +60,7 @@ class Situation(msgspec.Struct):
     hit: int
     view: View | None
     kv_tokens: int | None
-    prefill_rate: float | None
+    rate: float
     labels: dict[str, str]
     past: list[tuple[Ending, float, int | None]]
 
@@ -72,7 +72,7 @@ SITUATIONS = st.lists(
         hit=st.integers(0, 200_000),
         view=st.one_of(st.none(), st.builds(View, SOME, SOME, st.one_of(st.none(), st.floats(0, 1)))),
         kv_tokens=st.one_of(st.none(), st.integers(1, 10**10)),
-        prefill_rate=st.one_of(st.none(), st.floats(1, 1e8)),
+        rate=st.one_of(st.just(0.0), st.floats(1, 1e8)),
         labels=st.sampled_from([{}, {"gpu": "h100"}, {"gpu": "l40s"}]),
         past=st.lists(
             st.tuples(st.sampled_from(Ending), st.floats(0, 1e5), st.one_of(st.none(), st.integers(0, 10**7))),
@@ -95,7 +95,6 @@ def _candidates(situations: Sequence[Situation]) -> list[Endpoint]:
             pool="p",
             slot=slot,
             kv_tokens=each.kv_tokens,
-            prefill_rate=each.prefill_rate,
             labels=each.labels,
         )
         for slot, each in enumerate(situations)
@@ -104,14 +103,16 @@ def _candidates(situations: Sequence[Situation]) -> list[Endpoint]:
 
 def _seen(situations: Sequence[Situation], order: Sequence[int], session: bool) -> Context:
     """Make the context of the candidates in that order; knowledge goes by slot and does not depend on it."""
-    knowledge = Knowledge(engines=Views(*[each.view for each in situations]), block_tokens=lambda _: 64)
+    knowledge = Knowledge(engines=Views(*[each.view for each in situations]), tokens=lambda blocks: 64 * blocks)
     for endpoint, each in zip(_candidates(situations), situations, strict=True):
         for ending, seconds, tokens in each.past:
             knowledge.reputations.note(endpoint, ending, 0.0, seconds=seconds, tokens=tokens)
     if session:
         knowledge.sessions.tie("acme/chat-8b\ns", "10.0.0.0:80", 0.0)
-    loads, hits = [situations[place].load for place in order], [situations[place].hit for place in order]
-    return context(loads, hits, chain=[11, 22, 33, 44, 55], knowledge=knowledge)
+    there = [situations[place] for place in order]
+    rates = [each.rate for each in there] if any(each.rate for each in there) else []
+    loads, hits = [each.load for each in there], [each.hit for each in there]
+    return context(loads, hits, rates=rates, chain=[11, 22, 33, 44, 55], knowledge=knowledge)
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
@@ -138,9 +139,10 @@ def test_the_order_of_candidates_changes_nothing(
     order = list(range(len(situations)))
     random.Random(seed).shuffle(order)
     plain = _candidates(situations)
-    expected = _made(name).rank(asked, plain, _seen(situations, range(len(order)), session)).costs
-    shuffled = _made(name).rank(asked, [plain[place] for place in order], _seen(situations, order, session)).costs
-    assert shuffled == pytest.approx([expected[place] for place in order])
+    expected = _made(name).rank(asked, plain, _seen(situations, range(len(order)), session))
+    shuffled = _made(name).rank(asked, [plain[place] for place in order], _seen(situations, order, session))
+    assert shuffled.costs == pytest.approx([expected.costs[place] for place in order])
+    assert expected.favourite == (None if shuffled.favourite is None else order[shuffled.favourite])
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
@@ -173,8 +175,9 @@ def test_narrowing_keeps_columns_in_step() -> None:
     """Every field that holds one value per candidate is narrowed with the candidates, and no other."""
     listed = {name for name, meaning in attributes(Context).items() if "one per candidate" in meaning}
     assert set(COLUMNS) == listed
-    seen = context([Load(1), Load(2), Load(3)], [10, 20, 30], chain=[1, 2, 3])
+    seen = context([Load(1), Load(2), Load(3)], [10, 20, 30], rates=[1.0, 2.0, 3.0], chain=[1, 2, 3])
     narrow = seen.narrowed([2, 0])
     assert [load.in_flight for load in narrow.loads] == [3, 1]
-    assert narrow.hits == [30, 10]
+    assert (narrow.hits, narrow.rates) == ([30, 10], [3.0, 1.0])
+    assert not context([Load(), Load()]).narrowed([1]).rates
     assert (narrow.chain, narrow.knowledge) == (seen.chain, seen.knowledge)

@@ -15,7 +15,7 @@ from ext_proc.core.ledger import Load
 from ext_proc.core.strategies.prefix_affinity import PrefixAffinity, PrefixAffinityParameters
 from tests.unit.core.builders import Fleet, context, endpoints, request, text
 
-BLOCKS = Knowledge(block_tokens=lambda _: 64)
+BLOCKS = Knowledge(tokens=lambda blocks: 64 * blocks)
 KEYS = [(number * 0x9E3779B97F4A7C15) % 2**64 for number in range(1000)]
 
 
