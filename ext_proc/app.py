@@ -238,6 +238,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
+            reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
         )
         return admin.Admin(

@@ -9,6 +9,7 @@ from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from ext_proc import cli, config
+from ext_proc.analyze import reference as analysis
 from ext_proc.core.strategies import GROUP
 from ext_proc.ops import reference as operations
 
@@ -42,6 +43,7 @@ def tables() -> dict[str, str]:
         "strategies": strategies(),
         "parameters": parameters(),
         "configuration": config.reference(),
+        "analysis": analysis.reference(),
         "operations": operations.reference(),
     }
 

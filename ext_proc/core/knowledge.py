@@ -44,7 +44,7 @@ class Knowledge(msgspec.Struct):
         sessions: which endpoint each session was sent to last.
         served: which models endpoints answered for lately.
         engines: what engines say of themselves; None if nobody asks them.
-        tokens: tokens of the first so many blocks of a hash chain.
+        tokens: tokens of so many leading blocks of a hash chain.
     """
 
     reputations: Reputations = msgspec.field(default_factory=Reputations)

@@ -13,7 +13,7 @@ import msgspec
 
 from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import cheapest, fewest
+from ext_proc.core.choosing import cheapest, fewest, position_of
 from ext_proc.core.errors import Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import Stage, filtered, refusal, reports
@@ -36,6 +36,7 @@ from ext_proc.core.prefill import NO_PREFILL, Prefill
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
+from ext_proc.core.reuse import ReuseMeter
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
@@ -60,6 +61,7 @@ class Choice(msgspec.Struct, gc=False):
         decision: where the request goes, and why.
         chain: hash chain of the prompt.
         depth: leading blocks of it that the chosen endpoint holds.
+        deepest: the same of the candidate that holds most.
         estimated: tokens of the prompt as estimated from its bytes.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
@@ -68,6 +70,7 @@ class Choice(msgspec.Struct, gc=False):
     decision: Decision
     chain: Sequence[BlockHash]
     depth: int
+    deepest: int
     estimated: int
     prefill: Prefill
     output: float
@@ -112,6 +115,7 @@ class EndpointPicker:
         self.fallbacks = fallbacks
         self.sessions = Affinity()
         self.responses = Affinity()
+        self.reuse = ReuseMeter(hasher.tokens)
         self._registry = registry
         self._ledger = ledger
         self._index = index
@@ -217,7 +221,7 @@ class EndpointPicker:
             decided_at=now,
         )
         prefill = _prefill(request, ranking, context, best)
-        return Choice(decision, chain, depths[best], estimated, prefill, context.output)
+        return Choice(decision, chain, depths[best], max(depths), estimated, prefill, context.output)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -248,10 +252,10 @@ class EndpointPicker:
             output=expected.output_within(request.output_tokens) if request.operation in GENERATING else 0.0,
             residence=expected.residence,
             turn=self._turn,
-            chain=chain,
-            knowledge=self.knowledge,
             rates=self._rates.rates(candidates, now),
             attention=self._rates.attention(candidates[0].pool),
+            chain=chain,
+            knowledge=self.knowledge,
         )
 
     def _hits(self, request: InferenceRequest, depths: list[int], scale: float) -> list[int]:
@@ -285,7 +289,7 @@ class EndpointPicker:
         if len(costs) == 1:
             return 0, "only_candidate"
         if request.previous_response:
-            tied = _position(candidates, self.responses.address(request.previous_response, context.now))
+            tied = position_of(candidates, self.responses.address(request.previous_response, context.now))
             if tied is not None:
                 return tied, "previous_response"
         if ranking.favourite is not None:
@@ -295,7 +299,7 @@ class EndpointPicker:
         if costs.count(lowest) == 1:
             return best, _reason(ranking, context.hits[best])
         if request.session:
-            tied = _position(candidates, context.knowledge.tied(request, context.now))
+            tied = position_of(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
                 return tied, "session"
         return fewest(costs, lowest, in_flight, context.generator), "tie"
@@ -303,6 +307,8 @@ class EndpointPicker:
     def _book(self, choice: Choice) -> None:
         decision, chain, prefill = choice.decision, choice.chain, choice.prefill
         endpoint, request, now = decision.chosen, decision.request, decision.decided_at
+        if not request.unhashed:
+            self.reuse.add(chain, choice.estimated, choice.deepest)
         learnt = NOTHING_LEARNT
         if chain:
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
@@ -338,9 +344,3 @@ def _reason(ranking: Ranking, hit: int) -> str:
     if not ranking.prefills:
         return "rank"
     return "prefix" if hit else "wait"
-
-
-def _position(candidates: Sequence[Endpoint], address: str | None) -> int | None:
-    if address is None:
-        return None
-    return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)

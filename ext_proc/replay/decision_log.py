@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ class _FinishedLine(msgspec.Struct):
     operation: str
     ending: str
     prompt_tokens: int
-    duration_ms: float
+    duration_ms: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
     completion_tokens: int | None = None
 
 

@@ -89,7 +89,7 @@ def _plots(report: Report, series: Sequence[Series]) -> list[str]:
     highest = max((value for each in series for engine in each.in_flight for value in engine), default=1.0)
     for number, (name, each) in enumerate(zip(names, series, strict=True)):
         key = f'<span class="key key{number % COLOURS}"></span>'
-        parts += [f"<h3>{key}{escape(name)}</h3>", _loads(name, each, highest)]
+        parts += [f"<h3>{key}{escape(name)}</h3>", _loads(name, each, highest, number)]
     return parts
 
 
@@ -112,10 +112,10 @@ def _hits(names: Sequence[str], series: Sequence[Series]) -> str:
     return plot("Share of prompt tokens found in caches over time", x, linear("share of prompt tokens", 1.0), lines)
 
 
-def _loads(name: str, series: Series, highest: float) -> str:
+def _loads(name: str, series: Series, highest: float, colour: int) -> str:
     times = _times(series)
     lines = [
-        Line(f"engine {number}", list(zip(times, engine, strict=True)), number)
+        Line(f"engine {number}", list(zip(times, engine, strict=True)), colour)
         for number, engine in enumerate(series.in_flight)
     ]
     x, y = linear("seconds since the start", series.seconds), linear("requests", highest)

@@ -104,7 +104,9 @@ def _run(options: Options, made: Sequence[Workload]) -> list[list[Run]]:
     total = sum(len(job.workload.requests) for job in jobs)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
     console = Console(stderr=True)
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+    with Progress(
+        *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
         task = bar.add_task(f"replaying {total} requests in {len(jobs)} runs", total=total)
         found = run_all(jobs, options.jobs, lambda ended: bar.advance(task, ended))
     count = len(options.seeds)

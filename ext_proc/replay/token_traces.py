@@ -9,11 +9,12 @@ import msgspec
 from ext_proc.replay.lines import COARSE_BLOCK, Unshared, bounded, json_object, seconds_of
 from ext_proc.sim.workload import SimRequest
 
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 _BlockId = Annotated[int, msgspec.Meta(ge=0, lt=1 << 48)]
 
 
 class _MooncakeLine(msgspec.Struct):
-    timestamp: float
+    timestamp: _Milliseconds
     input_length: int
     output_length: int
     hash_ids: tuple[_BlockId, ...]

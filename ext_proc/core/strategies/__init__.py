@@ -11,7 +11,7 @@ point group `kvpicker.strategies`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, Self
+from typing import Protocol, Self
 
 import msgspec
 
@@ -72,8 +72,7 @@ class Context(msgspec.Struct, gc=False):
         output: expected output tokens of the request.
         residence: expected seconds from dispatch to end.
         turn: a number that grows by one with each decision.
-        rates: learnt or configured prefill rates in tokens/s, one per candidate, 0 where unknown; empty if none is
-            known.
+        rates: prefill rates in tokens/s, one per candidate, 0 where unknown; empty if none is known.
         attention: context length at which attention costs as much as all else, in tokens; 0 while not learnt.
         chain: hash chain of the prompt; empty if there is nothing to hash.
         knowledge: all else that is known, for those who ask.
@@ -93,15 +92,12 @@ class Context(msgspec.Struct, gc=False):
 
     def narrowed(self, places: Sequence[int]) -> Self:
         """Return the same for some of the candidates, named by their positions."""
-        columns = {name: column and [column[place] for place in places] for name, column in self._columns()}
+        columns = {name: [column[place] for place in places] for name in COLUMNS if (column := getattr(self, name))}
         return msgspec.structs.replace(self, **columns)
-
-    def _columns(self) -> list[tuple[str, Sequence[Any]]]:
-        return [(name, getattr(self, name)) for name in COLUMNS]
 
 
 COLUMNS = ("loads", "hits", "rates")
-"""The fields of Context that hold one value per candidate."""
+"""The fields of Context that hold one value per candidate, or none at all."""
 
 
 class Strategy(Protocol):

@@ -66,9 +66,9 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         ranking,
         costs=_spread(ranking.costs, places, count, dearest + max(1.0, abs(dearest))),
         queues=ranking.queues and _spread(ranking.queues, places, count, max(ranking.queues)),
+        works=ranking.works and _spread(ranking.works, places, count, max(ranking.works)),
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
-        works=ranking.works and _spread(ranking.works, places, count, max(ranking.works)),
         favourite=None if ranking.favourite is None else places[ranking.favourite],
         in_seconds=False,
     )

@@ -17,12 +17,12 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
         TypeError: what it says beside is of the wrong kind.
     """
     ranking.costs = costs = list(ranking.costs)
-    told = filter(None, (ranking.queues, ranking.works, ranking.prefills, ranking.memories))
-    for column in (costs, *told):
-        if len(column) != candidates:
+    for column in (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories):
+        if len(column) != candidates and (column or column is costs):
             raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
     prefills = ranking.prefills
-    if not isfinite(sum(costs) + sum(prefills) + sum(ranking.queues) + sum(ranking.memories)):
+    others = sum(ranking.queues) + sum(ranking.works) + sum(ranking.memories)
+    if not isfinite(sum(costs) + sum(prefills) + others):
         raise ValueError("a strategy must give finite numbers")
     if prefills and min(prefills) < 0:
         raise ValueError("a strategy must not give negative prefill times")

@@ -13,7 +13,6 @@ fewest requests are in flight.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from math import ceil
 from typing import Annotated, ClassVar
@@ -83,7 +82,6 @@ class PrefixAffinity:
     def _key(self, context: Context) -> int | None:
         """Return the link of the hash chain that covers the prefix; None without a chain."""
         chain, wanted = context.chain, self._parameters.prefix_tokens
-        if not chain:
-            return None
-        blocks = bisect_left(range(len(chain)), wanted, key=context.knowledge.tokens)
-        return chain[max(blocks, 1) - 1]
+        tokens = context.knowledge.tokens
+        last = next((block for block in range(len(chain)) if tokens(block + 1) >= wanted), -1)
+        return chain[last] if chain else None

@@ -130,10 +130,11 @@ def test_the_log_tells_when_requests_came(tmp_path: Path) -> None:
         ('{"timestamp": 1, "input_length": 99999999999, "output_length": 7, "hash_ids": []}', "`input_length` is 99"),
         ('{"timestamp": 1, "input_length": 9, "output_length": 7, "hash_ids": [-1]}', "hash_ids"),
         ('{"timestamp": 1, "input_length": 9, "hash_ids": []}', "output_length"),
+        ('{"timestamp": 1e300, "input_length": 9, "output_length": 7, "hash_ids": []}', "timestamp"),
         ("not JSON", "timestamp in milliseconds"),
         ("[" * 100_000, "timestamp in milliseconds"),
     ],
-    ids=["too few ids", "nothing asked", "too much asked", "negative id", "missing", "no JSON", "too deep"],
+    ids=["too few ids", "nothing asked", "too much asked", "negative id", "missing", "no time", "no JSON", "too deep"],
 )
 def test_a_bad_mooncake_line_is_counted_and_named(tmp_path: Path, line: str, message: str) -> None:
     """The reading goes on; the first bad line is told with file and number and how to mend it."""

@@ -17,6 +17,7 @@ from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.ledger import Load
 from ext_proc.core.model import Ending, Endpoint
 from ext_proc.core.strategies import COLUMNS, Context, Strategy
+from ext_proc.core.terms import Terms
 from ext_proc.plugins import load_strategy
 from tests.unit.core.builders import Fleet, context, request, text
 from tests.unit.core.strategies.test_weighted import View, Views
@@ -40,6 +41,7 @@ EVERY: dict[str, tuple[str, dict[str, Any]]] = {
         "weighted",
         {"scorers": dict.fromkeys(("prefix", "queue", "kv_usage", "running", "in_flight", "tokens", "latency"), 1.5)},
     ),
+    "filters-before-least-wait": ("chain", {"filters": [{"max_in_flight": 20}]}),
     "chain-of-filters": (
         "chain",
         {
@@ -175,9 +177,23 @@ def test_narrowing_keeps_columns_in_step() -> None:
     """Every field that holds one value per candidate is narrowed with the candidates, and no other."""
     listed = {name for name, meaning in attributes(Context).items() if "one per candidate" in meaning}
     assert set(COLUMNS) == listed
-    seen = context([Load(1), Load(2), Load(3)], [10, 20, 30], rates=[1.0, 2.0, 3.0], chain=[1, 2, 3])
+    seen = context([Load(1), Load(2), Load(3)], [10, 20, 30], chain=[1, 2, 3], rates=[1.0, 2.0, 3.0])
     narrow = seen.narrowed([2, 0])
     assert [load.in_flight for load in narrow.loads] == [3, 1]
     assert (narrow.hits, narrow.rates) == ([30, 10], [3.0, 1.0])
-    assert not context([Load(), Load()]).narrowed([1]).rates
+    assert context([Load(1), Load(2)]).narrowed([1]).rates == ()
     assert (narrow.chain, narrow.knowledge) == (seen.chain, seen.knowledge)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+@given(situations=SITUATIONS, session=st.booleans())
+@settings(max_examples=30)
+def test_costs_said_to_be_in_seconds_are_the_sum_of_their_terms(
+    name: str, situations: list[Situation], session: bool
+) -> None:
+    """Whichever strategy stands around another, an explanation adds up."""
+    seen, candidates = _seen(situations, range(len(situations)), session), _candidates(situations)
+    ranking = _made(name).rank(request(prompt_tokens=4096, session="s" if session else ""), candidates, seen)
+    for terms in Terms(candidates, ranking, seen.hits, [load.in_flight for load in seen.loads]):
+        whole = terms.queue + terms.prefill + terms.backlog + terms.interference + terms.memory
+        assert not terms.in_seconds or terms.cost == pytest.approx(whole)
