@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 import aiohttp
 import msgspec
 
-from ext_proc.assembly import Core, build_core, build_strategies, exchange_policy, warm_up
+from ext_proc.assembly import Core, build_core, build_strategies, exchange_policy, scrape_token, warm_up
 from ext_proc.config import Config, load, parse
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.model import Endpoint
@@ -30,10 +30,12 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.scraping import ScrapeNews
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.models import ModelLearner
+from ext_proc.sources.scrape import Scraper, ScrapeStatus
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
@@ -47,7 +49,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "failure_mode", "prompts"})
+RELOADABLE = frozenset({"default_pool", "pools", "failure_mode", "prompts", "scrape"})
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -80,6 +82,7 @@ class Service:
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
         self._keeper = self._make_keeper(config)
+        self._scraper = self._make_scraper(config)
         methods = (
             ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
@@ -155,10 +158,22 @@ class Service:
             on_source=self._source_read,
         )
 
+    def _make_scraper(self, config: Config) -> Scraper:
+        core = self._core
+        return Scraper(
+            config,
+            scrape_token(config),
+            registry=core.registry,
+            signals=core.signals,
+            is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
+            listener=ScrapeNews(self._metrics, self._keeper.apply, self._say),
+        )
+
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
         self._spawn(stack, learner.run())
+        self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, self._flush_lines())
         if self._path is not None:
@@ -195,10 +210,11 @@ class Service:
         if config == self._config:
             self._metrics.config_reloaded(applied=True)
             return
-        strategies = build_strategies(config)
+        strategies, token = build_strategies(config), scrape_token(config)
         self._core.picker.strategies = strategies
         self._exchange_policy = exchange_policy(config)
         self._keeper.configure(config)
+        self._scraper.configure(config, token)
         waiting = [
             name
             for name in config.__struct_fields__
@@ -213,6 +229,8 @@ class Service:
         self._say(Event.CONFIG_REJECTED, error=str(error))
 
     def _endpoints_changed(self, change: Change) -> None:
+        for endpoint in change.removed:
+            self._core.signals.remove(endpoint.slot)
         self._say(
             Event.ENDPOINTS_CHANGED,
             added=[endpoint.address for endpoint in change.added],
@@ -256,6 +274,7 @@ class Service:
             "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
             "config": not self._metrics.reload_success,
             "log": self._output.failing,
+            "metrics": self._scraper.is_degraded(time.monotonic()),
         }
 
     def _count_entry(self, result: str) -> None:
@@ -264,10 +283,11 @@ class Service:
 
     def _statuses(self) -> list[EndpointStatus]:
         now, core = time.monotonic(), self._core
-        return [_status(core, endpoint, now) for endpoint in core.registry.snapshot.endpoints]
+        status = self._scraper.status
+        return [_status(core, endpoint, status(endpoint), now) for endpoint in core.registry.snapshot.endpoints]
 
 
-def _status(core: Core, endpoint: Endpoint, now: float) -> EndpointStatus:
+def _status(core: Core, endpoint: Endpoint, scrape: ScrapeStatus, now: float) -> EndpointStatus:
     load = core.ledger.load(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
@@ -276,6 +296,11 @@ def _status(core: Core, endpoint: Endpoint, now: float) -> EndpointStatus:
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
+        engine=scrape.engine,
+        metrics_problem=scrape.problem,
+        signals=core.signals.of(endpoint.slot, now),
+        signals_age=core.signals.age(endpoint.slot, now),
+        interval=core.signals.interval(endpoint.slot),
     )
 
 

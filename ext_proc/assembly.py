@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import secrets
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import msgspec
 
 from ext_proc.config import Config, load, parse, parse_endpoints
+from ext_proc.core.errors import ConfigError
 from ext_proc.core.exchange import BodyMode, Exchange, ExchangePolicy
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
@@ -21,6 +23,7 @@ from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
@@ -44,6 +47,7 @@ class Core(msgspec.Struct, frozen=True):
     health: HealthMonitor
     picker: EndpointPicker
     feedback: Feedback
+    signals: Signals
 
 
 def build_core(config: Config, observer: Observer) -> Core:
@@ -71,7 +75,7 @@ def build_core(config: Config, observer: Observer) -> Core:
         fallbacks=config.envoy.fallbacks,
     )
     feedback = Feedback(registry=registry, ledger=ledger, index=index, health=health, picker=picker, observer=observer)
-    return Core(registry, ledger, index, health, picker, feedback)
+    return Core(registry, ledger, index, health, picker, feedback, Signals(config.scrape.fresh_s))
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -100,6 +104,20 @@ def exchange_policy(config: Config) -> ExchangePolicy:
     return ExchangePolicy(config.failure_mode == "refuse", config.prompts.inspect_bytes)
 
 
+def scrape_token(config: Config) -> str | None:
+    """Read the token for the engines' metrics from the environment.
+
+    Raises:
+        ConfigError: the variable that is to hold it is not set.
+    """
+    name = config.scrape.token_env
+    if name is None:
+        return None
+    if not os.environ.get(name):
+        raise ConfigError("the environment variable that it names is not set or empty", path="scrape.token_env")
+    return os.environ[name]
+
+
 def check(path: Path) -> Config:
     """Load a configuration and all that it names, without running anything.
 
@@ -108,6 +126,7 @@ def check(path: Path) -> Config:
     """
     config = load(path)
     build_strategies(config)
+    scrape_token(config)
     if config.envoy.endpoints_file is not None:
         EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():

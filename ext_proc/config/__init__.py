@@ -14,6 +14,7 @@ from ext_proc.config.settings import (
     LogConfig,
     PoolConfig,
     PromptsConfig,
+    ScrapeConfig,
     StrategyConfig,
 )
 
@@ -29,6 +30,7 @@ __all__ = [
     "LogConfig",
     "PoolConfig",
     "PromptsConfig",
+    "ScrapeConfig",
     "StrategyConfig",
     "load",
     "parse",
