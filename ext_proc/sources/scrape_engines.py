@@ -301,6 +301,9 @@ def _number(series: Mapping[bytes, Series], term: Term) -> float | None:
     samples = series.get(term.name)
     if not samples:
         return None
+    if len(samples) == 1 and term.label is None and term.where is None:
+        (value,) = samples.values()
+        return value if 0.0 <= value < math.inf else None
     values = _values(samples, term)
     if not values or not all(0.0 <= value < math.inf for value in values):
         return None
