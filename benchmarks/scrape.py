@@ -18,6 +18,7 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.proc import machine_cpu
+from ext_proc.assembly import warm_up
 from ext_proc.config import parse
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change, EndpointSpec, Registry
@@ -106,6 +107,7 @@ class Count:
 
 async def measure(addresses: list[str], windows: int) -> dict[str, float]:
     """Read all endpoints once a second, as if all were busy; returns CPU per reading and the share of a core."""
+    warm_up()  # the garbage collector is set as in the service
     registry, signals, count = Registry(), Signals(), Count()
     registry.replace("p", [EndpointSpec(address=address) for address in addresses])
     config = parse("pools: {p: {endpoints: ['127.0.0.1:1']}}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Callable, Mapping
@@ -22,6 +23,10 @@ from ext_proc.sources.scrape_fetch import ScrapeError, fetch_page, open_session
 
 NOTICE_S = 0.1
 """Time between two looks for endpoints that came or went."""
+
+TURN_S = 0.02
+"""Endpoints whose turns come this close together are read in one go: with code and data still in the CPU's caches a
+reading costs a quarter less. Together they hold up nothing for much longer than a millisecond."""
 
 IDLE_AFTER_S = 10.0
 LAST_RETRY_S = 15.0
@@ -173,7 +178,8 @@ class Scraper:
             except Exception as error:  # noqa: BLE001 - one engine's surprise must not leave it unread for ever
                 self._failed(watch, "internal", error)
             pause = self._interval(watch) * self._rng.uniform(0.9, 1.1)
-            await asyncio.sleep(max(pause - (time.monotonic() - began), pause / 10))
+            now = time.monotonic()
+            await asyncio.sleep(_next_turn(max(began + pause, now + pause / 10)) - now)
 
     async def _read(self, session: aiohttp.ClientSession, watch: _Watch) -> None:
         timeout_s = 2 * self._settings.interval_s
@@ -248,6 +254,10 @@ class _Watch:
         path = _PATH if self._first.path == _OTHER_PATH else _OTHER_PATH
         is_first = self.url == self._first
         self.url = self._first.with_path(path) if is_first and self.source.path is None else self._first
+
+
+def _next_turn(at: float) -> float:
+    return math.ceil(at / TURN_S) * TURN_S
 
 
 def _source(endpoint: Endpoint, pool: PoolConfig | None) -> MetricsSource:

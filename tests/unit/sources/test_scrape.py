@@ -11,12 +11,14 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ext_proc.config import parse
 from ext_proc.core.model import Endpoint, MetricsSource
 from ext_proc.core.pool import Change, EndpointSpec, Registry
 from ext_proc.core.signals import EngineSignals, Interval, Signals, Times
-from ext_proc.sources.scrape import IDLE_AFTER_S, LAST_RETRY_S, Scraper, ScrapeStatus, _Watch
+from ext_proc.sources.scrape import IDLE_AFTER_S, LAST_RETRY_S, TURN_S, Scraper, ScrapeStatus, _next_turn, _Watch
 from tests.unit.sources.pages import VLLM_PAGE, case
 from tests.unit.sources.serving import Engine, drip, hang, only_at, page, redirecting, serving
 from tests.waiting import until
@@ -317,6 +319,14 @@ async def test_a_fault_in_a_listener_does_not_end_reading() -> None:
         engine.answer = page(BUSY)
         scraping.list(engine.address)
         await until(lambda: scraping.results["internal"] >= 2)
+
+
+@given(st.floats(0, 1e6))
+def test_turns_are_soon_and_shared(at: float) -> None:
+    """No reading waits for longer than a turn, and there are no more than fifty turns in a second."""
+    turn = _next_turn(at)
+    assert at - 1e-9 <= turn <= at + TURN_S + 1e-9
+    assert _next_turn(turn - TURN_S / 2) == turn
 
 
 def test_the_pace_follows_what_there_is_to_see() -> None:
