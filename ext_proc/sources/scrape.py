@@ -155,9 +155,7 @@ class Scraper:
             if before is not None and before.task is not None:
                 before.task.cancel()
             watch = self._watches[generation] = _Watch(endpoint, source)
-            watch.task = asyncio.create_task(
-                self._keep_reading(session, watch, None if before is None else before.task)
-            )
+            watch.task = asyncio.create_task(self._keep_reading(session, watch))
 
     def _wanted(self, snapshot: Snapshot) -> dict[int, tuple[Endpoint, MetricsSource]]:
         if not self._settings.enabled:
@@ -165,11 +163,7 @@ class Scraper:
         found = ((endpoint, _source(endpoint, self._pools.get(endpoint.pool))) for endpoint in snapshot.endpoints)
         return {endpoint.generation: (endpoint, source) for endpoint, source in found if source.engine != NO_METRICS}
 
-    async def _keep_reading(
-        self, session: aiohttp.ClientSession, watch: _Watch, before: asyncio.Task[None] | None
-    ) -> None:
-        if before is not None:
-            await asyncio.wait([before])  # never two readings of one endpoint at once
+    async def _keep_reading(self, session: aiohttp.ClientSession, watch: _Watch) -> None:
         await asyncio.sleep(self._settings.interval_s * self._rng.random())
         while True:
             began = time.monotonic()

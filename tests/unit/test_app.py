@@ -176,6 +176,8 @@ async def test_an_engines_metrics_reach_the_pages_and_the_index(tmp_path: Path) 
             running.write(CONFIG.format(strategy="random"))
             await until(lambda: bool(running.logged("config_applied")))
             assert service._core.signals.age(endpoint.slot, 0.0) is None
+            running.write(CONFIG.format(strategy="random") + "scrape: {enabled: false}\n")
+            await until(lambda: not service._scraper._watches)
 
 
 async def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

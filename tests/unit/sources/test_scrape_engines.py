@@ -176,7 +176,7 @@ def test_ranks_that_share_a_batch_count_once() -> None:
     """Of the tensor-parallel processes of each data-parallel rank the first counts, whatever its number."""
     lines = [
         f'sglang:num_running_reqs{{dp_rank="{dp}",tp_rank="{tp}",pp_rank="0"}} {value}\n'
-        for dp, tp, value in [(0, 1, 4), (0, 0, 4), (1, 10, 3), (1, 9, 3)]
+        for dp, tp, value in [(0, 1, 9), (0, 0, 4), (1, 10, 9), (1, 9, 3), (1, 11, 9)]
     ]
     assert signals("".join(lines)).running == 7.0
 

@@ -158,9 +158,10 @@ def test_a_page_that_looks_like_the_last_is_read_as_if_it_were_the_first(values:
             b"vllm:num_requests_running 7.0 1764410000000",
         ),
         (b"vllm:num_preemptions_total{", b"vllm:num_requests_running 7.0\nvllm:num_preemptions_total{"),
+        (b"# HELP http_requests_total", b"vllm:num_requests_running 7.0\n# HELP http_requests_total"),
         (b"# HELP vllm:num_requests_running", b"# EOF\n# HELP vllm:num_requests_running"),
     ],
-    ids=["another rank", "one more rank", "renamed", "timestamp", "far away", "end mark"],
+    ids=["another rank", "one more rank", "renamed", "timestamp", "far away", "in the end", "end mark"],
 )
 def test_a_layout_is_not_believed_against_the_page(change: tuple[bytes, bytes]) -> None:
     """When samples came, went or look otherwise, the page is searched in full."""
