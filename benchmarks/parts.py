@@ -10,7 +10,6 @@ from typing import NamedTuple
 from benchmarks.bodies import MODEL, PATH, SMALL, chat_bodies
 from ext_proc.assembly import Core, build_core
 from ext_proc.config import Config, PoolConfig
-from ext_proc.core.following import follow
 from ext_proc.core.model import InferenceRequest
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.pool import EndpointSpec
@@ -50,7 +49,7 @@ def fleet(endpoints: int, observer: Observer | None = None) -> Core:
         EndpointSpec(address=f"10.0.{number >> 8}.{number & 255}:8000", models=frozenset({MODEL}), kv_tokens=KV_TOKENS)
         for number in range(endpoints)
     ]
-    follow(core.registry.replace("bench", specs), ledger=core.ledger, index=core.index, health=core.health)
+    core.follow(core.registry.replace("bench", specs))
     return core
 
 

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from benchmarks.bodies import LARGE, SMALL, chat_bodies
 from benchmarks.messages import body_message, headers_message
 from benchmarks.parts import Parts, observed_fleet
-from ext_proc.core.exchange import Continue, Exchange, ExchangePolicy, Kind, Message, RequestHeaders
+from ext_proc.core.exchange import Continue, Exchange, Kind, Message, RequestHeaders
+from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.model import Decision
 from ext_proc.core.prompts import classify, parse
@@ -71,7 +72,7 @@ class Stages:
         watch.lap("parse the prompt")
         chain = self._hasher.chain(request)
         watch.lap("(in pick) hash chain")
-        core.index.match(chain)
+        core.index.depths(chain, core.registry.snapshot.endpoints.slots)
         watch.lap("(in pick) look up the chain")
         decision = core.picker.pick(request, time.monotonic(), self._generator)
         watch.lap("pick")

@@ -22,7 +22,7 @@ from ext_proc.assembly import warm_up
 from ext_proc.config import parse
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change, EndpointSpec, Registry
-from ext_proc.core.signals import Interval, Signals
+from ext_proc.core.signals import EngineSignals, Interval, Signals
 from ext_proc.sources.scrape import Scraper
 from ext_proc.sources.scrape_engines import DIALECTS, PageReader
 from ext_proc.sources.scrape_text import Scanner
@@ -101,7 +101,7 @@ class Count:
     def capacity_learnt(self, change: Change) -> None:
         """Ignore it."""
 
-    def interval_ended(self, endpoint: Endpoint, interval: Interval, now: float) -> None:
+    def interval_ended(self, endpoint: Endpoint, interval: Interval, signals: EngineSignals) -> None:
         """Ignore it."""
 
 

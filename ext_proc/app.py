@@ -16,7 +16,15 @@ from typing import Any, BinaryIO, Self
 import aiohttp
 import msgspec
 
-from ext_proc.assembly import Core, build_core, build_strategies, exchange_policy, scrape_token, warm_up
+from ext_proc.assembly import (
+    Core,
+    build_core,
+    build_model_strategies,
+    build_strategies,
+    exchange_policy,
+    scrape_token,
+    warm_up,
+)
 from ext_proc.config import Config, load, parse
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.model import Endpoint
@@ -49,7 +57,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "failure_mode", "prompts", "scrape"})
+RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "explain"})
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -150,9 +158,7 @@ class Service:
         core, envoy = self._core, config.envoy
         return EndpointKeeper(
             registry=core.registry,
-            ledger=core.ledger,
-            index=core.index,
-            health=core.health,
+            follow=core.follow,
             eds=EdsWriter(envoy.endpoints_file, envoy.cluster) if envoy.endpoints_file else None,
             on_change=self._endpoints_changed,
             on_source=self._source_read,
@@ -166,7 +172,7 @@ class Service:
             registry=core.registry,
             signals=core.signals,
             is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
-            listener=ScrapeNews(self._metrics, self._keeper.apply, self._say),
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say),
         )
 
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
@@ -210,8 +216,10 @@ class Service:
         if config == self._config:
             self._metrics.config_reloaded(applied=True)
             return
-        strategies, token = build_strategies(config), scrape_token(config)
+        strategies, model_strategies = build_strategies(config), build_model_strategies(config)
+        token = scrape_token(config)
         self._core.picker.strategies = strategies
+        self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config)
         self._keeper.configure(config)
         self._scraper.configure(config, token)
@@ -229,8 +237,6 @@ class Service:
         self._say(Event.CONFIG_REJECTED, error=str(error))
 
     def _endpoints_changed(self, change: Change) -> None:
-        for endpoint in change.removed:
-            self._core.signals.remove(endpoint.slot)
         self._say(
             Event.ENDPOINTS_CHANGED,
             added=[endpoint.address for endpoint in change.added],
@@ -257,6 +263,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
+            reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
         )
         return admin.Admin(
@@ -283,11 +290,14 @@ class Service:
 
     def _statuses(self) -> list[EndpointStatus]:
         now, core = time.monotonic(), self._core
-        status = self._scraper.status
-        return [_status(core, endpoint, status(endpoint), now) for endpoint in core.registry.snapshot.endpoints]
+        scores = core.picker.knowledge.reputations.scores
+        pools = core.registry.snapshot.by_pool.values()
+        reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
+        read = self._scraper.status
+        return [_status(core, e, now, reputations[e.slot], read(e)) for e in core.registry.snapshot.endpoints]
 
 
-def _status(core: Core, endpoint: Endpoint, scrape: ScrapeStatus, now: float) -> EndpointStatus:
+def _status(core: Core, endpoint: Endpoint, now: float, reputation: float, scrape: ScrapeStatus) -> EndpointStatus:
     load = core.ledger.load(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
@@ -301,6 +311,7 @@ def _status(core: Core, endpoint: Endpoint, scrape: ScrapeStatus, now: float) ->
         signals=core.signals.of(endpoint.slot, now),
         signals_age=core.signals.age(endpoint.slot, now),
         interval=core.signals.interval(endpoint.slot),
+        reputation=reputation,
     )
 
 

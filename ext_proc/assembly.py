@@ -12,17 +12,22 @@ from pathlib import Path
 import msgspec
 
 from ext_proc.config import Config, load, parse, parse_endpoints
+from ext_proc.core.addresses import network
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.exchange import BodyMode, Exchange, ExchangePolicy
+from ext_proc.core.exchange import BodyMode, Exchange
+from ext_proc.core.exchange_policy import ExchangePolicy
+from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
-from ext_proc.core.hashing import BlockSizes, PromptHasher
+from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
 from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.picker import EndpointPicker
-from ext_proc.core.pool import Registry
+from ext_proc.core.pool import Change, Registry
 from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.rates import RateLearner
+from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.plugins import load_strategy
@@ -45,37 +50,76 @@ class Core(msgspec.Struct, frozen=True):
     ledger: Ledger
     index: ObservedIndex
     health: HealthMonitor
+    rates: RateLearner
+    expectations: Expectations
     picker: EndpointPicker
     feedback: Feedback
     signals: Signals
 
+    def follow(self, change: Change) -> None:
+        """Give state to endpoints that came and take it from those that went."""
+        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates, self.signals))
 
-def build_core(config: Config, observer: Observer) -> Core:
+
+def build_core(
+    config: Config,
+    observer: Observer,
+    *,
+    hasher: Hasher | None = None,
+    ledger: Ledger | None = None,
+    index: ObservedIndex | None = None,
+    resident: ResidentIndex | None = None,
+) -> Core:
     """Make the parts of the decision; the registry is still empty.
+
+    Args:
+        config: what they are made from.
+        observer: hears what happens.
+        hasher: in place of the one for text, where prompts are no text.
+        ledger: in place of the usual one.
+        index: in place of the usual one.
+        resident: what engines report of their caches; goes before the index where there is any.
 
     Raises:
         ConfigError: a strategy is not installed or its parameters are wrong.
     """
     sizes = config.index
-    hasher = PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
+    hasher = hasher or PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
     registry = Registry(config.default_pool)
-    ledger = Ledger(timeout=config.leases.timeout_s, renewal_timeout=config.leases.renewal_timeout_s)
-    index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
+    if ledger is None:
+        ledger = Ledger(timeout=config.leases.timeout_s, renewal_timeout=config.leases.renewal_timeout_s)
+    if index is None:
+        index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
+    known = index if resident is None else MixedIndex(index, resident)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
+    rates, expectations = RateLearner(), Expectations()
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
-        index=index,
+        index=known,
         health=health,
+        rates=rates,
+        expectations=expectations,
         hasher=hasher,
         strategies=build_strategies(config),
         observer=observer,
         instance=secrets.token_hex(4),
         fallbacks=config.envoy.fallbacks,
+        model_strategies=build_model_strategies(config),
     )
-    feedback = Feedback(registry=registry, ledger=ledger, index=index, health=health, picker=picker, observer=observer)
-    return Core(registry, ledger, index, health, picker, feedback, Signals(config.scrape.fresh_s))
+    feedback = Feedback(
+        registry=registry,
+        ledger=ledger,
+        index=known,
+        health=health,
+        rates=rates,
+        expectations=expectations,
+        picker=picker,
+        observer=observer,
+    )
+    signals = Signals(config.scrape.fresh_s)
+    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -99,9 +143,29 @@ def build_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
     }
 
 
+def build_model_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
+    """Make the strategies of models that have one of their own.
+
+    Raises:
+        ConfigError: a strategy is not installed or its parameters are wrong.
+    """
+    return {
+        name: (
+            model.strategy.name,
+            load_strategy(model.strategy.name, model.strategy.parameters, f"models.{name}.strategy"),
+        )
+        for name, model in config.models.items()
+    }
+
+
 def exchange_policy(config: Config) -> ExchangePolicy:
     """Take from the configuration what every exchange needs."""
-    return ExchangePolicy(config.failure_mode == "refuse", config.prompts.inspect_bytes)
+    return ExchangePolicy(
+        refuse_on_failure=config.failure_mode == "refuse",
+        inspect_bytes=config.prompts.inspect_bytes,
+        show_decisions=config.explain.header,
+        networks=tuple(map(network, config.explain.networks)),
+    )
 
 
 def scrape_token(config: Config) -> str | None:
@@ -127,6 +191,7 @@ def check(path: Path) -> Config:
     config = load(path)
     build_strategies(config)
     scrape_token(config)
+    build_model_strategies(config)
     if config.envoy.endpoints_file is not None:
         EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():
@@ -154,7 +219,7 @@ def warm_up() -> None:
     observer = NoObserver()
     core = build_core(config, observer)
     change = core.registry.replace("warm", config.pools["warm"].specs)
-    follow(change, ledger=core.ledger, index=core.index, health=core.health)
+    core.follow(change)
     encoder, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
     headers, body = _warm_up_messages()
     for _ in range(_WARM_UP_ROUNDS):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ext_proc.core.feedback import Feedback
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
-from ext_proc.core.signals import Interval
+from ext_proc.core.rates import Scrape
+from ext_proc.core.signals import EngineSignals, Interval, Times
 from ext_proc.ops.events import Event
 from ext_proc.ops.metrics import Metrics
 
@@ -16,12 +18,16 @@ class ScrapeNews:
 
     Args:
         metrics: counts the attempts.
+        feedback: learns from what engines did.
         apply: puts a change of endpoints into effect.
         say: writes a log event with its fields.
     """
 
-    def __init__(self, metrics: Metrics, apply: Callable[[Change], None], say: Callable[..., None]) -> None:
+    def __init__(
+        self, metrics: Metrics, feedback: Feedback, apply: Callable[[Change], None], say: Callable[..., None]
+    ) -> None:
         self._metrics = metrics
+        self._feedback = feedback
         self._apply = apply
         self._say = say
 
@@ -41,5 +47,14 @@ class ScrapeNews:
         """Let the index and Envoy's list follow."""
         self._apply(change)
 
-    def interval_ended(self, endpoint: Endpoint, interval: Interval, now: float) -> None:
-        """Nothing more than what the signals keep of it."""
+    def interval_ended(self, endpoint: Endpoint, interval: Interval, signals: EngineSignals) -> None:
+        """Let the feedback learn speed and queue; a process that has just begun says nothing of either."""
+        if interval.restarted:
+            return
+        ttft = interval.ttft or Times(0.0, 0.0)
+        scrape = Scrape(ttft.sum, int(ttft.count), _whole(signals.waiting), _whole(signals.running))
+        self._feedback.scraped(endpoint, scrape, signals.at)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)

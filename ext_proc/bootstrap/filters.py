@@ -15,9 +15,18 @@ from envoy_data_plane.envoy.type.matcher import v3 as matcher
 
 from ext_proc.bootstrap.names import PROCESSORS
 from ext_proc.bootstrap.options import EnvoyOptions
+from ext_proc.bootstrap.sessions import name_sessions
 from ext_proc.bootstrap.typed import packed, seconds
 from ext_proc.bootstrap.usage import read_usage
-from ext_proc.core.names import KVPICKER_NAMESPACE, LB_NAMESPACE, READ_HEADERS, SUBSET_NAMESPACE
+from ext_proc.core.names import (
+    ASKER,
+    EXPLAIN,
+    EXPLAIN_PASSED,
+    KVPICKER_NAMESPACE,
+    LB_NAMESPACE,
+    READ_HEADERS,
+    SUBSET_NAMESPACE,
+)
 
 # The last two are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
 OWN_HEADERS = r"^(x-(gateway|kvpicker)-.*|content-type|retry-after)$"
@@ -31,6 +40,7 @@ def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of ordinary requests."""
     return [
         _strip(),
+        *name_sessions(options),
         _picker(options, _BODY.BUFFERED_PARTIAL),
         _filter("envoy.filters.http.lua", read_usage()),
         _router(),
@@ -39,7 +49,7 @@ def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
 
 def upgrade_filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of upgraded connections: picked by their headers, because their body has no end to wait for."""
-    return [_strip(), _picker(options, _BODY.NONE), _router()]
+    return [_strip(), *name_sessions(options), _picker(options, _BODY.NONE), _router()]
 
 
 def _filter(name: str, message: betterproto2.Message) -> hcm.HttpFilter:
@@ -51,8 +61,19 @@ def _router() -> hcm.HttpFilter:
 
 
 def _strip() -> hcm.HttpFilter:
-    """Remove what only this Envoy and kvpicker may say. In a filter, since route-level removal also hits our own."""
+    """Remove what only this Envoy and kvpicker may say. In a filter, since route-level removal also hits our own.
+
+    That a client asks for an explanation is passed on under another name.
+    """
+    explain = core.HeaderValueOption(
+        header=core.HeaderValue(key=EXPLAIN_PASSED, value=f"%REQ({EXPLAIN})%"),
+        append_action=core.HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+    )
     mutations = [
+        mutation_rules.HeaderMutation(remove=EXPLAIN_PASSED),
+        mutation_rules.HeaderMutation(append=explain),
+    ]
+    mutations += [
         mutation_rules.HeaderMutation(
             remove_on_match=mutation_rules.HeaderMutationRemoveOnMatch(key_matcher=matcher.StringMatcher(prefix=prefix))
         )
@@ -77,6 +98,7 @@ def _picker(options: EnvoyOptions, body: processor.ProcessingModeBodySendMode) -
                 request_body_mode=body,
                 response_header_mode=_HEADERS.SKIP,
             ),
+            request_attributes=[ASKER],
             allow_mode_override=True,
             forward_rules=processor.HeaderForwardingRules(
                 allowed_headers=matcher.ListStringMatcher(

@@ -14,6 +14,14 @@ from ext_proc.bootstrap.names import ACCESS_LOG, ENDPOINTS, LISTENER
 from ext_proc.bootstrap.options import MIB, EnvoyOptions
 from ext_proc.bootstrap.replies import local_replies
 from ext_proc.bootstrap.typed import address, packed, seconds
+from ext_proc.core.names import (
+    DECISION_HEADER,
+    EXPLAIN_PASSED,
+    EXPLANATION_HEADER,
+    EXPLANATION_KEY,
+    KVPICKER_NAMESPACE,
+    SHOWN_KEY,
+)
 
 CONNECTION_BUFFER = MIB
 RETRY_ON = "connect-failure,refused-stream,reset-before-request"
@@ -73,7 +81,20 @@ def _routes(options: EnvoyOptions) -> route.RouteConfiguration:
         routes=[route.Route(name="engines", match=route.RouteMatch(prefix="/"), route=action)],
         request_body_buffer_limit=options.body_limit,
     )
-    return route.RouteConfiguration(name="kvpicker", virtual_hosts=[host])
+    return route.RouteConfiguration(
+        name="kvpicker",
+        virtual_hosts=[host],
+        request_headers_to_remove=[EXPLAIN_PASSED],
+        response_headers_to_add=[_told(DECISION_HEADER, SHOWN_KEY), _told(EXPLANATION_HEADER, EXPLANATION_KEY)],
+    )
+
+
+def _told(header: str, key: str) -> core.HeaderValueOption:
+    """A response header of what kvpicker has to say; left out where it says nothing."""
+    return core.HeaderValueOption(
+        header=core.HeaderValue(key=header, value=f"%DYNAMIC_METADATA({KVPICKER_NAMESPACE}:{key})%"),
+        append_action=core.HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
+    )
 
 
 def _access_log(options: EnvoyOptions, number: int) -> accesslog.AccessLog:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from ext_proc.core import addresses
 from ext_proc.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from ext_proc.core.pool import EndpointSpec
 
@@ -72,6 +73,7 @@ def _config_problems(config: Config) -> Iterator[Problem]:
         known = ", ".join(config.pools)
         yield Problem(("default_pool",), f"there is no pool `{config.default_pool}`; known are {known}")
     yield from _pool_problems(config)
+    yield from _model_problems(config)
     first, last = config.index.first_block_bytes, config.index.last_block_bytes
     if last < first:
         yield Problem(("index", "last_block_bytes"), f"{last} is smaller than first_block_bytes, {first}")
@@ -81,22 +83,24 @@ def _config_problems(config: Config) -> Iterator[Problem]:
     if not re.fullmatch(r"[A-Za-z_]\w*", config.scrape.token_env or "_", re.ASCII):
         # The text is not quoted, since it may be the token itself.
         yield Problem(("scrape", "token_env"), "not the name of an environment variable; the token must not stand here")
+    for index, text in enumerate(config.explain.networks):
+        yield from _problems(addresses.network, text, ("explain", "networks", index))
 
 
 def _listen_problems(config: Config) -> Iterator[Problem]:
     if not config.listen:
         yield Problem(("listen",), "there is no address; write at least one, as in [127.0.0.1:9002]")
     for index, text in enumerate(config.listen):
-        yield from _address_problems(text, ("listen", index))
+        yield from _problems(addresses.listening, text, ("listen", index))
     if config.admin.listen.startswith("unix:"):
         yield Problem(("admin", "listen"), "the admin server listens on ip:port only")
     else:
-        yield from _address_problems(config.admin.listen, ("admin", "listen"))
+        yield from _problems(addresses.listening, config.admin.listen, ("admin", "listen"))
 
 
-def _address_problems(text: str, path: Path) -> Iterator[Problem]:
+def _problems(read_as: Callable[[str], object], text: str, path: Path) -> Iterator[Problem]:
     try:
-        addresses.listening(text)
+        read_as(text)
     except ValueError as error:
         yield Problem(path, str(error))
 
@@ -107,15 +111,30 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
         path: Path = ("pools", name)
         if not pool.endpoints and pool.endpoints_file is None:
             yield Problem(path, "the pool has no endpoints; write `endpoints` or `endpoints_file`")
-        yield from _path_problems(pool.metrics_path, path)
+        if pool.metrics_path is not None:
+            yield from _problems(_url_path, pool.metrics_path, (*path, "metrics_path"))
         yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
+
+
+def _model_problems(config: Config) -> Iterator[Problem]:
+    """Find models that nobody serves; only where all endpoints are listed here and declare what they serve."""
+    pools = config.pools.values()
+    declared = [spec.models for pool in pools for spec in pool.specs]
+    if not declared or not all(declared) or any(pool.endpoints_file is not None for pool in pools):
+        return
+    served = sorted(frozenset[str]().union(*declared))
+    for name in config.models:
+        if name not in served:
+            near = difflib.get_close_matches(name, served, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(served[:10])}"
+            yield Problem(("models", name), f"no endpoint serves this model; {hint}")
 
 
 def _entries_problems(entries: Sequence[EndpointConfig | str], path: Path, owners: dict[str, str]) -> Iterator[Problem]:
     for index, entry in enumerate(entries):
         where = (*path, index)
-        if isinstance(entry, EndpointConfig):
-            yield from _path_problems(entry.metrics_path, where)
+        if isinstance(entry, EndpointConfig) and entry.metrics_path is not None:
+            yield from _problems(_url_path, entry.metrics_path, (*where, "metrics_path"))
         try:
             address = _address(entry)
         except ValueError as error:
@@ -124,13 +143,6 @@ def _entries_problems(entries: Sequence[EndpointConfig | str], path: Path, owner
         if address in owners:
             yield Problem(where, f"the endpoint {address} is listed already, at {owners[address]}")
         owners.setdefault(address, f"{'.'.join(map(str, path))}[{index}]")
-
-
-def _path_problems(text: str | None, where: Path) -> Iterator[Problem]:
-    try:
-        _url_path(text)
-    except ValueError as error:
-        yield Problem((*where, "metrics_path"), str(error))
 
 
 def _url_path(text: str | None) -> str | None:

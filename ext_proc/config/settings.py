@@ -111,6 +111,16 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         return tuple(spec(entry, self.models) for entry in self.endpoints)
 
 
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """What holds for requests for one model, whichever pool serves it.
+
+    Attributes:
+        strategy: How endpoints are ranked for this model, in place of the strategy of their pool.
+    """
+
+    strategy: StrategyConfig
+
+
 class EnvoyConfig(Section, frozen=True, kw_only=True):
     """What kvpicker and Envoy agree on.
 
@@ -142,8 +152,8 @@ class IndexConfig(Section, frozen=True, kw_only=True):
     """The prefix index.
 
     Attributes:
-        max_blocks: Blocks remembered over all endpoints, at most; each endpoint has an equal share, and its least
-            recently used blocks go first. The default takes about 200 MB when full.
+        max_blocks: Blocks remembered over all endpoints, at most; the endpoint that holds most gives up what it has not
+            used for longest. The default takes about 110 MB when full.
         first_block_bytes: Bytes of prompt in one of the first blocks. Below 64 the index would hold many
             blocks per prompt and gain nothing, since engines cache whole blocks of 16 tokens or more.
         last_block_bytes: Bytes of prompt in a block far into a long prompt, where blocks may be coarse; at
@@ -206,6 +216,23 @@ class ScrapeConfig(Section, frozen=True, kw_only=True):
         return max(self.idle_interval_s, self.interval_s) + 2 * self.interval_s
 
 
+class ExplainConfig(Section, frozen=True, kw_only=True):
+    """What clients are told of decisions, in response headers.
+
+    Attributes:
+        header: Whether every response carries `x-kvpicker-decision`: the decision's id, the engine, predicted cached
+            and all prompt tokens, and the reason.
+        networks: Networks, such as `10.0.0.0/8`, whose clients get `x-kvpicker-explanation` on a request with
+            `x-kvpicker-explain: 1`: the candidates with every term of their cost, and the filters. It shows addresses
+            of engines and how long the work of others makes one wait, so name networks of operators only. What counts
+            is the client's address as Envoy sees it; behind a proxy of yours that is the proxy's, unless Envoy is told
+            to trust it.
+    """
+
+    header: bool = False
+    networks: tuple[str, ...] = ()
+
+
 class LogConfig(Section, frozen=True, kw_only=True):
     """What is logged to standard output.
 
@@ -232,12 +259,14 @@ class Config(Section, frozen=True, kw_only=True):
             With one pool it is that one; with several and none named, such requests are refused rather than
             sent to a wrong model.
         pools: The pools by name.
+        models: What differs for single models, by the name that requests use.
         envoy: What kvpicker and Envoy agree on.
         prompts: How much of a request is read.
         index: The prefix index.
         leases: How long a request counts as in flight.
         health: When an endpoint is left alone.
         scrape: Reading the engines' metrics.
+        explain: What clients are told of decisions.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
         drain_s: Seconds that kvpicker still serves after SIGTERM while it says it is not ready; longer than Envoy's
@@ -250,12 +279,14 @@ class Config(Section, frozen=True, kw_only=True):
     admin: AdminConfig = AdminConfig()
     default_pool: str | None = None
     pools: dict[Name, PoolConfig]
+    models: dict[ModelName, ModelConfig] = field(default_factory=dict)
     envoy: EnvoyConfig = EnvoyConfig()
     prompts: PromptsConfig = PromptsConfig()
     index: IndexConfig = IndexConfig()
     leases: LeasesConfig = LeasesConfig()
     health: HealthConfig = HealthConfig()
     scrape: ScrapeConfig = ScrapeConfig()
+    explain: ExplainConfig = ExplainConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
     log: LogConfig = LogConfig()

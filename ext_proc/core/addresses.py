@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+from collections.abc import Iterable
+from typing import TypeAlias
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_PORT = 65_535
 
@@ -44,6 +48,28 @@ def listening(text: str) -> str:
         return text
     host, port = _split(text)
     return _join(host, port, 0, "")
+
+
+def network(text: str) -> Network:
+    """Read a network, as in `10.0.0.0/8` or `fd00::/8`; a single address is a network of one.
+
+    Raises ValueError with advice.
+    """
+    try:
+        return ipaddress.ip_network(text.strip())
+    except ValueError as error:
+        raise ValueError(f"{error}; write a network as in 10.0.0.0/8 or fd00::/8") from None
+
+
+def within(text: str, networks: Iterable[Network]) -> bool:
+    """Tell whether the IP of an `ip:port` lies in one of the networks; what is no address lies in none."""
+    host = text.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    plain = getattr(address, "ipv4_mapped", None) or address
+    return any(plain in network for network in networks)
 
 
 def _join(host: str, port: int, lowest_port: int, why_literal: str) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from ext_proc.core.model import InferenceRequest
+
 
 class Affinity:
     """Maps names to endpoint addresses; the least recently used name goes first, and each goes after `ttl` seconds."""
@@ -16,6 +18,12 @@ class Affinity:
     def __len__(self) -> int:
         """Return the number of names remembered."""
         return len(self._tied)
+
+    def copy(self) -> Affinity:
+        """Return a memory of its own with the same content."""
+        made = Affinity(limit=self._limit, ttl=self._ttl)
+        made._tied = self._tied.copy()
+        return made
 
     def tie(self, name: str, address: str, now: float) -> None:
         """Tie a name to an endpoint's address; `now` in monotonic seconds."""
@@ -34,3 +42,8 @@ class Affinity:
             return None
         self._tied.move_to_end(name)
         return tied[0]
+
+
+def session_name(request: InferenceRequest) -> str:
+    """Name a session per model: a client that uses two models in turn has a place for each."""
+    return f"{request.model}\n{request.session}"

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import msgspec
 
 from ext_proc.core.errors import InternalFailure, Refusal
+from ext_proc.core.exchange_policy import ExchangePolicy
+from ext_proc.core.explanation import header
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
@@ -58,6 +60,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         subset: the only addresses that may be chosen; None allows all.
         spoofed: True if the client sent a header that only a picker may set.
         request_id: the gateway's name for the request; empty where it is not forwarded.
+        asker: address of the client, as the gateway sees it, if it asks for an explanation; else empty.
     """
 
     method: str
@@ -69,6 +72,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     subset: Collection[str] | None = None
     spoofed: bool = False
     request_id: str = ""
+    asker: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -88,6 +92,8 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
         finished: True to finish the stream after this answer.
         clean: True to take picker headers of the client away.
         skip_body: True to ask for no body.
+        shown: True to show the client the decision.
+        explanation: what the client is told of the decision; empty if it does not ask or may not know.
     """
 
     kind: Kind
@@ -95,13 +101,16 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
     finished: bool = False
     clean: bool = False
     skip_body: bool = False
+    shown: bool = False
+    explanation: str = ""
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):
-    """Answer the client in place of an engine; ends the stream."""
+    """Answer the client in place of an engine; ends the stream. `explanation` as in `Continue`."""
 
     refusal: Refusal
     api: Api
+    explanation: str = ""
 
 
 class Abort(msgspec.Struct, frozen=True, gc=False):
@@ -118,6 +127,8 @@ class Ignore(msgspec.Struct, frozen=True, gc=False):
 Event: TypeAlias = RequestHeaders | Message
 Action: TypeAlias = Continue | Refuse | Abort | Ignore
 
+_Answer = TypeVar("_Answer", Continue, Refuse)
+
 IGNORE = Ignore()
 
 _WHOLE_BODY_MODES = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
@@ -132,18 +143,6 @@ class State(enum.IntEnum):
     PASSING = enum.auto()
     OBSERVING = enum.auto()
     FINISHED = enum.auto()
-
-
-class ExchangePolicy(msgspec.Struct, frozen=True):
-    """What all exchanges of a server share.
-
-    Attributes:
-        refuse_on_failure: True to refuse a request on a fault of our own, False to leave it to Envoy's fallback.
-        inspect_bytes: bound on what is read of a request body, compressed or not.
-    """
-
-    refuse_on_failure: bool = False
-    inspect_bytes: int = 8 * 1024 * 1024
 
 
 class Exchange:
@@ -251,10 +250,10 @@ class Exchange:
         made = self._picker.pick(request, began, self._generator, head.subset if head else None)
         if isinstance(made, Rejection):
             self._observer.refused(request, made.refusal, made.filters)
-            return self._refuse(made.refusal)
+            return self._told(self._refuse(made.refusal), made)
         self._decision = made
         self._observer.decided(made, self._clock() - began)
-        return self._finish(kind, made)
+        return self._told(self._finish(kind, made), made)
 
     def _pick_unread(self, route: Route, event: RequestHeaders) -> Action:
         """Pick by load alone: the answer to the headers is the last that can carry a pick in this mode."""
@@ -263,7 +262,7 @@ class Exchange:
             return self._pass("body_not_sent")
         return self._pick(Kind.REQUEST_HEADERS, request)
 
-    def _finish(self, kind: Kind, decision: Decision | None) -> Action:
+    def _finish(self, kind: Kind, decision: Decision | None) -> Continue:
         streamed = self._head is not None and self._head.request_mode is BodyMode.STREAMED
         # Envoy 1.40 waits for an answer to each streamed piece; in all other modes it goes on alone.
         self.state = State.PASSING if streamed else State.FINISHED
@@ -272,11 +271,20 @@ class Exchange:
         skip = kind is Kind.REQUEST_HEADERS and not streamed and head is not None and not head.end_of_stream
         return Continue(kind, decision, not streamed, clean, skip)
 
+    def _told(self, action: _Answer, made: Decision | Rejection) -> _Answer:
+        """Add what the client may know of the decision."""
+        head, policy = self._head, self._policy
+        if policy.show_decisions and isinstance(action, Continue):
+            action = msgspec.structs.replace(action, shown=True)
+        if head is not None and head.asker and policy.explains_to(head.asker):
+            action = msgspec.structs.replace(action, explanation=header(made))
+        return action
+
     def _pass(self, reason: str) -> Action:
         self._observer.passed(reason)
         return self._finish(Kind.REQUEST_HEADERS, None)
 
-    def _refuse(self, refusal: Refusal) -> Action:
+    def _refuse(self, refusal: Refusal) -> Refuse:
         self.state = State.FINISHED
         return Refuse(refusal, self._api)
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
 from ext_proc.core.model import GENERATING, Ending, Endpoint, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.prefix_index import PrefixIndex
+from ext_proc.core.rates import RateLearner, RateSource, Scrape
+
+_LEAST_COUNTED = 64
+"""Estimated tokens below which the chat template, which no estimate knows, would count for more than the text."""
 
 _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
@@ -26,8 +31,10 @@ class Feedback:
         *,
         registry: Registry,
         ledger: Ledger,
-        index: ObservedIndex,
+        index: PrefixIndex,
         health: HealthMonitor,
+        rates: RateLearner,
+        expectations: Expectations,
         picker: EndpointPicker,
         observer: Observer,
     ) -> None:
@@ -35,6 +42,8 @@ class Feedback:
         self._ledger = ledger
         self._index = index
         self._health = health
+        self._rates = rates
+        self._expectations = expectations
         self._picker = picker
         self._observer = observer
 
@@ -46,19 +55,39 @@ class Feedback:
         """Note that Envoy still runs a request; False if its decision is unknown."""
         return self._ledger.renew(decision_id, now)
 
+    def first_token(self, decision_id: str, now: float) -> None:
+        """Learn from the first token of a streamed answer; an unknown decision and a second token say nothing."""
+        lease = self._ledger.first_token(decision_id, now)
+        if lease is None:
+            return
+        decision = lease.decision
+        if lease.prefill.work and self._is_current(decision.chosen):
+            self._rates.first_token(decision.chosen, now, decision.decided_at, lease.prefill)
+
+    def scraped(self, endpoint: Endpoint, scrape: Scrape, now: float) -> None:
+        """Learn from an engine's metrics how fast it is and, where its first tokens are not heard of, its queue."""
+        if not self._is_current(endpoint):
+            return
+        slot = endpoint.slot
+        self._rates.scraped(slot, scrape.ttft_sum, scrape.ttft_count, now)
+        if scrape.waiting is not None and self._rates.source(slot) is not RateSource.FIRST_TOKEN:
+            self._ledger.queue(slot, scrape.waiting, scrape.running or 0, now)
+
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
-        lease = self._ledger.end(outcome.decision_id, now)
+        # An endpoint that Envoy fell back to says nothing of the queue of the one that was chosen.
+        answered = outcome.ending is Ending.OK and outcome.attempts == 1
+        lease = self._ledger.end(outcome.decision_id, now, answered=answered)
         if lease is None:
             return False
         served = self._served(lease, outcome)
-        self._note_health(lease, outcome, served, now)
+        self._note_conduct(lease, outcome, served, now)
         as_predicted = outcome.ending is Ending.OK and served is lease.decision.endpoints[0]
         if not as_predicted:
             self._correct_index(lease, outcome, served)
         if outcome.ending is Ending.OK:
             if lease.decision.request.operation in GENERATING:
-                self._ledger.learn(_generated(lease, outcome), outcome.duration)
+                self._learn(lease, outcome, served)
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(lease.decision, outcome)
@@ -66,30 +95,56 @@ class Feedback:
 
     def expire(self, now: float) -> int:
         """Settle the leases whose log entry is overdue; return how many there were."""
-        overdue = self._ledger.expire(now)
+        overdue = self._ledger.expire(now, self._expectations.overall.residence)
         for lease in overdue:
             self._observer.finished(lease.decision, Outcome(decision_id=lease.decision.id, ending=Ending.LOST))
         return len(overdue)
 
-    def _note_health(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
-        sent = lease.decision.decided_at
+    def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
+        """Learn from a good answer what to expect of the next ones."""
+        request, usage = lease.decision.request, outcome.usage
+        model = self._registry.snapshot.known(request.model)
+        self._expectations.learn(model, _generated(lease, outcome), outcome.duration)
+        if usage.prompt_tokens and lease.learnt.chain and not request.truncated:
+            self._learn_prompt(lease, usage.prompt_tokens, usage.cached_tokens, served, model)
+
+    def _learn_prompt(
+        self, lease: Lease, tokens: int, cached: int | None, served: Endpoint | None, model: str | None
+    ) -> None:
+        request = lease.decision.request
+        if lease.learnt.estimated >= _LEAST_COUNTED:
+            self._expectations.learn_tokens(model, lease.learnt.estimated, tokens)
+        predicted = _predicted(lease, served)
+        if cached is not None and predicted is not None and served is not None and self._is_current(served):
+            self._index.correct(served.slot, predicted * tokens / max(request.prompt_tokens, 1), cached, tokens)
+
+    def _note_conduct(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
+        sent, knowledge = lease.decision.decided_at, self._picker.knowledge
         # Envoy tries another endpoint only if the one before was not reached or had not begun.
         for endpoint in _tried(lease, outcome)[0] if outcome.attempts > 1 else ():
             if endpoint is not served and self._is_current(endpoint):
                 self._health.note(endpoint, Ending.CONNECT_FAILURE, now, sent)
-        if served is not None and self._is_current(served):
-            self._health.note(served, outcome.ending, now, sent)
+                knowledge.reputations.note(endpoint, Ending.CONNECT_FAILURE, now)
+        if served is None or not self._is_current(served):
+            return
+        self._health.note(served, outcome.ending, now, sent)
+        tokens = _generated(lease, outcome) if lease.decision.request.operation in GENERATING else None
+        knowledge.reputations.note(served, outcome.ending, now, seconds=outcome.duration, tokens=tokens)
+        model = lease.decision.request.model
+        if model in served.models and outcome.ending is Ending.OK:
+            knowledge.served.note(served, model)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
-        if not lease.chain:
+        learnt = lease.learnt
+        if not learnt.chain:
             return
         chosen = lease.decision.chosen
         is_unreached = outcome.served is None and outcome.ending is not Ending.OK
         is_useless = is_unreached or outcome.ending in _NOTHING_CACHED
         if (served is not chosen or is_useless) and self._is_current(chosen):
-            self._index.forget(chosen.slot, lease.chain[lease.learnt_from :])
+            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
         if served is not None and served is not chosen and not is_useless and self._is_current(served):
-            self._index.learn(served.slot, lease.chain)
+            self._index.learn(served.slot, learnt.chain)
 
     def _served(self, lease: Lease, outcome: Outcome) -> Endpoint | None:
         """Return the endpoint of the last attempt, which may be one that Envoy chose by itself; None for a stranger."""
@@ -104,6 +159,14 @@ class Feedback:
     def _is_current(self, endpoint: Endpoint) -> bool:
         known = self._registry.snapshot.by_address.get(endpoint.address)
         return known is not None and known.generation == endpoint.generation
+
+
+def _predicted(lease: Lease, served: Endpoint | None) -> int | None:
+    """Return the cached tokens predicted for who served; None if it was not among those named."""
+    decision = lease.decision
+    hits = (decision.hit_tokens, *decision.fallback_hits)
+    named = (hit for endpoint, hit in zip(decision.endpoints, hits, strict=False) if endpoint is served)
+    return next(named, None)
 
 
 def _generated(lease: Lease, outcome: Outcome) -> int | None:

@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
-from ext_proc.core.health import HealthMonitor
+from collections.abc import Iterable
+from typing import Protocol
+
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.pool import Change
 from ext_proc.core.prefix_index import ObservedIndex
 
 
-def follow(change: Change, *, ledger: Ledger, index: ObservedIndex, health: HealthMonitor) -> None:
+class Memory(Protocol):
+    """Remembers something of endpoints by slot, from the first time it hears of one."""
+
+    def remove(self, slot: int) -> None:
+        """Forget a slot; an unknown one is no error."""
+
+
+def follow(change: Change, *, ledger: Ledger, index: ObservedIndex, memories: Iterable[Memory] = ()) -> None:
     """Give state to endpoints that came and take it from those that went."""
     for endpoint in change.removed:
         ledger.remove(endpoint.slot)
         index.remove(endpoint.slot)
-        health.remove(endpoint.slot)
+        for memory in memories:
+            memory.remove(endpoint.slot)
     for endpoint in change.added:
         ledger.add(endpoint.slot)
     for endpoint in (*change.added, *change.updated):

@@ -10,6 +10,7 @@ import functools
 from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import pairwise
+from typing import Protocol
 
 import msgspec
 from xxhash import xxh3_64_intdigest
@@ -35,6 +36,16 @@ class BlockSizes(msgspec.Struct, frozen=True):
     last: int = 4096
 
 
+class Hasher(Protocol):
+    """Turns a request's prompt into the chain that the index is asked for."""
+
+    def chain(self, request: InferenceRequest, model: str | None = None) -> Sequence[BlockHash]:
+        """Return the hashes of the whole blocks of the request's prompt."""
+
+    def tokens(self, blocks: int) -> int:
+        """Return the tokens of the first `blocks` blocks of a prompt."""
+
+
 class PromptHasher:
     """Cuts prompts into blocks and chains their hashes with xxh3_64, each seeded with the one before."""
 
@@ -45,7 +56,7 @@ class PromptHasher:
         for size, end in sizes.steps:
             self._ends += range((self._ends or [0])[-1] + size, end + 1, size)
         self._cuts: list[slice] = [slice(start, end) for start, end in pairwise([0, *self._ends])]
-        self._tokens: list[int] = [(cut.stop - cut.start) // BYTES_PER_TOKEN for cut in self._cuts]
+        self._tokens: list[int] = [end // BYTES_PER_TOKEN for end in (0, *self._ends)]
 
     def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
         """Return the hashes of the whole blocks of the request's prompt; a rest shorter than a block is left out.
@@ -79,10 +90,10 @@ class PromptHasher:
             return self._ends[blocks - 1]
         return self._ends[-1] + (blocks - known) * self._last
 
-    def tokens(self, block: int) -> int:
-        """Return the estimated tokens of the block with that position, counted from 0."""
+    def tokens(self, blocks: int) -> int:
+        """Return the estimated tokens of the first `blocks` blocks of a prompt."""
         known = self._tokens
-        return known[block] if block < len(known) else self._last // BYTES_PER_TOKEN
+        return known[blocks] if blocks < len(known) else self.end(blocks) // BYTES_PER_TOKEN
 
 
 @functools.lru_cache(maxsize=1024)

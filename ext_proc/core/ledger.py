@@ -7,14 +7,19 @@ landing on one endpoint.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from itertools import islice
+from math import inf
 
 import msgspec
 
-from ext_proc.core.model import BlockHash, Decision, InferenceRequest
+from ext_proc.core.model import BlockHash, Decision
+from ext_proc.core.prefill import Prefill
 
-_MEMORY = 0.98
-_LONGEST_OUTPUT = 65_536
+_OVERSTAY = 5.0
+_LEAST_STAY = 60.0
+_RECENT = 256
 
 
 class Load(msgspec.Struct, gc=False):
@@ -24,11 +29,36 @@ class Load(msgspec.Struct, gc=False):
         in_flight: requests (n).
         tokens: prompt and expected output tokens of those requests (M).
         busy_until: when the virtual prefill queue is empty (B), monotonic seconds.
+        dispatched: seconds of prefill ever sent here.
+        begun: how much of that is known to be done, by first tokens and ends.
+        recent: seconds of prefill of the latest dispatches; None unless the engine's queue is known.
     """
 
     in_flight: int = 0
     tokens: int = 0
     busy_until: float = 0.0
+    dispatched: float = 0.0
+    begun: float = 0.0
+    recent: deque[float] | None = None
+
+
+class Learnt(msgspec.Struct, frozen=True, gc=False):
+    """What a decision taught the index, so that it can be taken back.
+
+    Attributes:
+        chain: hash chain of the prompt; empty if nothing was learnt.
+        depth: leading blocks that the endpoint held before.
+        stamp: what `PrefixIndex.learn` returned.
+        estimated: tokens of the prompt as they were estimated from its bytes.
+    """
+
+    chain: Sequence[BlockHash] = ()
+    depth: int = 0
+    stamp: int = 0
+    estimated: int = 0
+
+
+NOTHING_LEARNT = Learnt()
 
 
 class Lease(msgspec.Struct, gc=False):
@@ -36,20 +66,25 @@ class Lease(msgspec.Struct, gc=False):
 
     Attributes:
         decision: what it was decided by.
-        chain: hash chain of the prompt, for corrections of the index.
-        learnt_from: position of the first block that the decision itself added to the index.
+        learnt: what it taught the index.
+        prefill: what was predicted of its prefill.
+        load: of the endpoint, even if that is gone by now.
+        sent: the load's `dispatched` with this request in it.
         tokens: prompt and expected output tokens claimed.
         counted: False for requests that cost an engine next to nothing.
         seen_at: when it was taken or last renewed, monotonic seconds.
+        answering: True once its first token came.
     """
 
     decision: Decision
-    chain: Sequence[BlockHash]
-    learnt_from: int
+    learnt: Learnt
+    prefill: Prefill
     load: Load
+    sent: float
     tokens: int
     counted: bool
     seen_at: float
+    answering: bool = False
 
 
 class Ledger:
@@ -58,8 +93,6 @@ class Ledger:
     Args:
         timeout: seconds after which a lease without an outcome is given up.
         renewal_timeout: the same once the access log has been seen to renew leases of running requests.
-        expected_output: tokens assumed for an answer until some are known.
-        expected_residence: seconds assumed from dispatch to end until some are known.
     """
 
     def __init__(
@@ -67,11 +100,7 @@ class Ledger:
         *,
         timeout: float = 900.0,
         renewal_timeout: float = 45.0,
-        expected_output: float = 300.0,
-        expected_residence: float = 10.0,
     ) -> None:
-        self.output = expected_output
-        self.residence = expected_residence
         self._timeout = timeout
         self._renewal_timeout = renewal_timeout
         self._renewed = False
@@ -108,10 +137,9 @@ class Ledger:
     def take(
         self,
         decision: Decision,
-        chain: Sequence[BlockHash],
-        learnt_from: int,
+        learnt: Learnt,
+        prefill: Prefill,
         *,
-        seconds: float,
         output: float,
         now: float,
         counted: bool = True,
@@ -120,27 +148,62 @@ class Ledger:
 
         Args:
             decision: what to book.
-            chain: hash chain of its prompt.
-            learnt_from: position of the first block that the decision added to the index.
-            seconds: its own prefill time (S).
+            learnt: what it taught the index.
+            prefill: what is predicted of its prefill.
             output: tokens the answer is expected to have.
             now: monotonic seconds.
             counted: False for requests that cost an engine next to nothing.
         """
         tokens = decision.request.prompt_tokens + int(output) if counted else 0
         load = self.load(decision.chosen.slot)
-        lease = Lease(decision, chain, learnt_from, load, tokens, counted, now)
         if counted:
+            seconds = prefill.seconds
             load.in_flight += 1
             load.tokens += tokens
             load.busy_until = max(load.busy_until, now) + seconds
+            load.dispatched += seconds
+            if load.recent is not None:
+                load.recent.append(seconds)
+        lease = Lease(decision, learnt, prefill, load, load.dispatched, tokens, counted, now)
         self._leases[decision.id] = lease
         return lease
 
-    def expected_output(self, request: InferenceRequest) -> float:
-        """Return the tokens the answer is expected to have: the learnt mean, or the client's limit if lower."""
-        limit = request.output_tokens
-        return self.output if limit is None else max(min(self.output, limit), 0.0)
+    def first_token(self, decision_id: str, now: float) -> Lease | None:
+        """Note a request's first token and return its lease; None if there is none or it answers already.
+
+        Engines serve first come, first served: what was sent before it is prefilled too, what was sent after it is
+        left to do, and the queue begins anew from now.
+        """
+        lease = self._leases.get(decision_id)
+        if lease is None or lease.answering or not lease.counted:
+            return None
+        lease.answering = True
+        load = lease.load
+        load.begun = max(load.begun, lease.sent)
+        load.busy_until = now + load.dispatched - load.begun
+        return lease
+
+    def queue(self, slot: int, waiting: int, running: int, now: float) -> None:
+        """Set a virtual queue right by the requests that an engine says are waiting and running.
+
+        Those that wait are taken to be the latest ones, ours in proportion to what we have there, and half of the next
+        one to be done (the waiting correction of the policy). For engines whose first tokens are not heard of.
+        """
+        load = self._loads.get(slot)
+        if load is None:
+            return
+        if load.recent is None:
+            load.recent = deque(maxlen=_RECENT)
+        recent = load.recent
+        if not recent:
+            return
+        if not waiting:
+            load.busy_until = min(load.busy_until, now + recent[-1])
+            return
+        own = round(waiting * min(load.in_flight / max(waiting + running, 1), 1.0))
+        latest = list(islice(reversed(recent), own + 1))
+        seconds = sum(latest[:own]) + sum(latest[own:]) / 2
+        load.busy_until = now + seconds + (waiting - own) * sum(recent) / len(recent)
 
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that a request still runs; False if its lease is unknown."""
@@ -152,25 +215,36 @@ class Ledger:
         self._leases[decision_id] = lease  # behind all that were heard of before
         return True
 
-    def end(self, decision_id: str, now: float) -> Lease | None:
-        """End a lease and return it; None if it is unknown or ended already."""
+    def end(self, decision_id: str, now: float, *, answered: bool = False) -> Lease | None:
+        """End a lease and return it; None if it is unknown or ended already.
+
+        Args:
+            decision_id: whose.
+            now: monotonic seconds.
+            answered: True if an engine answered to the end: then all that was sent before is prefilled too.
+        """
         lease = self._leases.pop(decision_id, None)
         if lease is not None and lease.counted:
             _release(lease, now)
+            if answered:
+                load = lease.load
+                load.begun = max(load.begun, lease.sent)
+                load.busy_until = min(load.busy_until, now + load.dispatched - load.begun)
         return lease
 
-    def learn(self, output_tokens: int | None, residence: float) -> None:
-        """Learn from a finished answer how long answers are, in tokens, and how long they stay, in seconds.
+    def expire(self, now: float, residence: float = inf) -> list[Lease]:
+        """Give up the leases whose outcome is overdue and return them: their log entries were lost.
 
-        An engine that reports more tokens than any generates does not get to ruin the mean.
+        Where running requests are not reported, a request weighs on its endpoint no longer than five times the usual,
+        though its outcome is still waited for.
+
+        Args:
+            now: monotonic seconds.
+            residence: seconds that requests usually stay.
         """
-        if output_tokens is not None:
-            self.output += (1 - _MEMORY) * (min(output_tokens, _LONGEST_OUTPUT) - self.output)
-        self.residence += (1 - _MEMORY) * (residence - self.residence)
-
-    def expire(self, now: float) -> list[Lease]:
-        """Give up the leases whose outcome is overdue and return them: their log entries were lost."""
         limit = self._renewal_timeout if self._renewed else self._timeout
+        if not self._renewed:
+            self._lighten(now - max(_OVERSTAY * residence, _LEAST_STAY), now)
         overdue: list[Lease] = []
         for lease in self._leases.values():
             if lease.seen_at + limit > now:
@@ -179,6 +253,14 @@ class Ledger:
         for lease in overdue:
             self.end(lease.decision.id, now)
         return overdue
+
+    def _lighten(self, before: float, now: float) -> None:
+        for lease in self._leases.values():
+            if lease.seen_at > before:
+                break
+            if lease.counted:
+                lease.counted = False
+                _release(lease, now)
 
 
 def _release(lease: Lease, now: float) -> None:

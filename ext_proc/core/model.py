@@ -111,7 +111,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         truncated: True if only the beginning of the body was seen.
         stream: True if the client asked for a stream.
         previous_response: id of the response that this request continues (OpenAI Responses API).
-        session: a client's name for its conversation, from headers; empty if it gives none.
+        session: a name for the conversation, from a header or the body; empty if nobody gives one.
         request_id: the gateway's x-request-id; empty where it is not forwarded.
     """
 
@@ -141,6 +141,9 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         prefill: the request's own prefill (S).
         memory: wait for KV memory (K).
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
+        interference: own prefill lengthened by the requests in flight.
+        backlog: own prefill weighted up because every endpoint has a backlog.
+        in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
     """
 
     endpoint: Endpoint
@@ -150,18 +153,27 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     prefill: float = 0.0
     memory: float = 0.0
     in_flight: int = 0
+    interference: float = 0.0
+    backlog: float = 0.0
+    in_seconds: bool = False
+
+    @property
+    def wait(self) -> float:
+        """Seconds until the first token, as predicted: queue, own prefill and memory (W + S + K)."""
+        return self.queue + self.prefill + self.memory
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
-    """How many endpoints a filter left."""
+    """How many endpoints a filter left; `skipped` if it was not obeyed, because it would have left none."""
 
     name: str
     before: int
     after: int
+    skipped: bool = False
 
     def __str__(self) -> str:
         """Read as "model: 0 of 4 match"."""
-        return f"{self.name}: {self.after} of {self.before} match"
+        return f"{self.name}: {self.after} of {self.before} match{', so it is skipped' if self.skipped else ''}"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -236,6 +248,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         details: Envoy's response code details.
         duration: seconds from the request's first byte to the response's last.
         first_byte: seconds from the request sent upstream to the first response byte (headers); None if none came.
+        first_token: seconds from the decision to the first token of a stream; None where Envoy does not show it.
         usage: what the engine said of tokens.
         response_id: id of the response object, for requests that continue it; empty if none.
         request_id: Envoy's x-request-id.
@@ -249,6 +262,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     details: str = ""
     duration: float = 0.0
     first_byte: float | None = None
+    first_token: float | None = None
     usage: Usage = Usage()
     response_id: str = ""
     request_id: str = ""

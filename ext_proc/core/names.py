@@ -16,16 +16,36 @@ SERVED: Final = "x-gateway-destination-endpoint-served"
 PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED)
 """Headers that a client must not set."""
 
+SESSION: Final = "x-kvpicker-session"
+"""A name for the conversation that the gateway gives, from a cookie or whatever it likes; a client cannot set it."""
+
 SESSION_HEADERS: Final = (
+    SESSION,
     "x-claude-code-session-id",
     "x-session-id",
     "session-id",
     "session_id",
     "x-session-affinity",
 )
-"""Headers by which clients name a conversation; the first that is there counts."""
+"""Headers that name a conversation, the gateway's before the clients' own; the first that is there counts."""
 
 REQUEST_ID: Final = "x-request-id"
+
+EXPLAIN: Final = "x-kvpicker-explain"
+"""A client asks for an explanation of its request by the value `1`."""
+
+EXPLAIN_PASSED: Final = "x-gateway-explain"
+"""The same as the gateway passes it on, since it takes away what begins with x-kvpicker-."""
+
+ASKER: Final = f"request.headers['{EXPLAIN_PASSED}'] == '1' ? source.address : ''"
+"""Attribute (a CEL expression) by which the gateway names the client that asks; absent if none does.
+
+Unlike a header it cannot be written by a client, whatever the gateway strips.
+"""
+
+DECISION_HEADER: Final = "x-kvpicker-decision"
+EXPLANATION_HEADER: Final = "x-kvpicker-explanation"
+"""Response headers that the gateway makes of our metadata."""
 
 READ_HEADERS: Final = (
     ":method",
@@ -49,3 +69,8 @@ USAGE_WORDS_KEY: Final = "words"
 
 DECISION_KEY: Final = "decision"
 REFUSED_KEY: Final = "refused"
+
+SHOWN_KEY: Final = "shown"
+"""The decision once more, if the client may see it."""
+
+EXPLANATION_KEY: Final = "explanation"

@@ -1,23 +1,26 @@
 """The decision: `EndpointPicker.pick` chooses the endpoint that a request is sent to.
 
-Filters narrow the endpoints down and say what they removed, the pool's strategy puts a cost on those that are left,
-and the lowest cost wins. The pick is booked at once, so the next decision already sees it.
+Filters narrow the endpoints down and say what they removed, the strategy of the model, or else of the pool, puts a cost
+on those that are left, and the lowest cost wins. The pick is booked at once, so the next decision already sees it.
 """
 
 from __future__ import annotations
 
-import functools
+import copy
 from collections.abc import Collection, Mapping, Sequence
-from math import inf, isfinite
 
 import msgspec
 
-from ext_proc.core.affinity import Affinity
+from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
-from ext_proc.core.hashing import BYTES_PER_TOKEN, PromptHasher
+from ext_proc.core.choosing import cheapest, fewest, position_of
+from ext_proc.core.errors import Refusal
+from ext_proc.core.expectations import Expectation, Expectations
+from ext_proc.core.filters import Stage, filtered, refusal, reports
+from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
-from ext_proc.core.ledger import Ledger
+from ext_proc.core.knowledge import Knowledge
+from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
 from ext_proc.core.model import (
     GENERATING,
     BlockHash,
@@ -29,16 +32,19 @@ from ext_proc.core.model import (
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.prefix_index import PrefixIndex
+from ext_proc.core.rates import RateLearner
+from ext_proc.core.reputation import Reputations
+from ext_proc.core.reuse import ReuseMeter
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
+from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
+from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.terms import Terms
 
 NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
 """Operations that cost an engine next to nothing and therefore claim nothing in the ledger."""
-
-MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
-"""Operations that may go to the default pool, or to any if there is none, when they name no model."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -46,6 +52,28 @@ class Rejection(msgspec.Struct, frozen=True):
 
     refusal: Refusal
     filters: tuple[FilterReport, ...] = ()
+
+
+class Choice(msgspec.Struct, gc=False):
+    """A decision, and what it takes to book it.
+
+    Attributes:
+        decision: where the request goes, and why.
+        chain: hash chain of the prompt.
+        depth: leading blocks of it that the chosen endpoint holds.
+        deepest: the same of the candidate that holds most.
+        estimated: tokens of the prompt as estimated from its bytes.
+        prefill: what is predicted of its prefill there.
+        output: tokens the answer is expected to have.
+    """
+
+    decision: Decision
+    chain: Sequence[BlockHash]
+    depth: int
+    deepest: int
+    estimated: int
+    prefill: Prefill
+    output: float
 
 
 class EndpointPicker:
@@ -56,8 +84,11 @@ class EndpointPicker:
         ledger: work in flight.
         index: who holds which prefix.
         health: which endpoints may be chosen.
+        rates: how fast endpoints prefill.
+        expectations: how long answers will be.
         hasher: prompt to hash chain.
         strategies: the strategy of each pool.
+        model_strategies: the strategies of models that have one of their own.
         observer: hears of strategies that fail.
         instance: a name that no other kvpicker of the same Envoy has; begins every decision id.
         fallbacks: endpoints named after the chosen one, for Envoy's retries.
@@ -68,24 +99,32 @@ class EndpointPicker:
         *,
         registry: Registry,
         ledger: Ledger,
-        index: ObservedIndex,
+        index: PrefixIndex,
         health: HealthMonitor,
-        hasher: PromptHasher,
+        rates: RateLearner,
+        expectations: Expectations,
+        hasher: Hasher,
         strategies: Mapping[str, tuple[str, Strategy]],
         observer: Observer,
         instance: str,
         fallbacks: int = 2,
+        model_strategies: Mapping[str, tuple[str, Strategy]] | None = None,
     ) -> None:
         self.strategies = strategies
+        self.model_strategies = model_strategies or {}
         self.fallbacks = fallbacks
         self.sessions = Affinity()
         self.responses = Affinity()
+        self.reuse = ReuseMeter(hasher.tokens)
         self._registry = registry
         self._ledger = ledger
         self._index = index
         self._health = health
+        self._rates = rates
+        self._expectations = expectations
         self._hasher = hasher
         self._observer = observer
+        self.knowledge = Knowledge(reputations=Reputations(health), sessions=self.sessions, tokens=hasher.tokens)
         self.instance = instance
         self._spare: tuple[str, Strategy] = ("least-request", LeastRequest())
         self._turn = 0
@@ -105,14 +144,46 @@ class EndpointPicker:
             generator: breaks ties.
             subset: the only addresses the data plane allows; None allows all.
         """
-        candidates, filters = self._filter(request, subset)
+        choice = self.choose(request, now, generator, subset)
+        if isinstance(choice, Rejection):
+            return choice
+        self._book(choice)
+        return choice.decision
+
+    def choose(
+        self,
+        request: InferenceRequest,
+        now: float,
+        generator: Generator,
+        subset: Collection[str] | None = None,
+    ) -> Choice | Rejection:
+        """Choose as `pick` does, and book nothing."""
+        snapshot = self._registry.snapshot
+        stages = self.filtered(request, now, subset)
+        filters = reports(len(snapshot.endpoints), stages)
+        candidates = stages[-1][1]
         if not candidates:
-            return Rejection(self._refusal(request, subset, filters), filters)
-        eligible = self._health.eligible(candidates, now)
-        filters = (*filters, _report("health", len(candidates), len(eligible)))
-        if not isinstance(eligible, Candidates):
-            eligible = Candidates(eligible)
-        return self._decide(request, eligible, filters, now, generator)
+            return Rejection(refusal(request, subset, snapshot, filters), filters)
+        if not isinstance(candidates, Candidates):
+            candidates = Candidates(candidates)
+        return self._decide(request, candidates, filters, now, generator)
+
+    def filtered(self, request: InferenceRequest, now: float, subset: Collection[str] | None = None) -> list[Stage]:
+        """Return what each filter leaves for a request."""
+        return filtered(request, subset, self._registry.snapshot, self._health, now)
+
+    def twin(self, observer: Observer) -> EndpointPicker:
+        """Return a picker that sees the same endpoints, loads and prefixes, and whose `choose` leaves no trace here.
+
+        What a choice alters (turns, the memory of strategies, the order of sessions) the twin has of its own.
+        """
+        twin = copy.copy(self)
+        twin.strategies = copy.deepcopy(self.strategies)
+        twin.model_strategies = copy.deepcopy(self.model_strategies)
+        twin.sessions, twin.responses = self.sessions.copy(), self.responses.copy()
+        twin.knowledge = msgspec.structs.replace(self.knowledge, sessions=twin.sessions)
+        twin._observer = observer  # noqa: SLF001  it is one of us
+        return twin
 
     def _decide(
         self,
@@ -121,15 +192,20 @@ class EndpointPicker:
         filters: tuple[FilterReport, ...],
         now: float,
         generator: Generator,
-    ) -> Decision:
+    ) -> Choice:
         nearly_free = request.operation in NEARLY_FREE
         sole_model = self._registry.snapshot.sole_model
         chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, sole_model)
-        context = self._context(request, chain, candidates, now, generator)
+        depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
+        expected = self._expectations.of(request.model or sole_model)
+        estimated = request.prompt_tokens
+        if estimated and (scale := expected.scale) != 1.0:
+            request = msgspec.structs.replace(request, prompt_tokens=int(estimated * scale))
+        context = self._context(request, chain, depths, candidates, expected, now, generator)
         name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
-        best, reason = self._choose(request, candidates, ranking, in_flight, context)
-        places = _cheapest(ranking.costs, best, self.fallbacks)
+        best, reason = self._best(request, candidates, ranking, in_flight, context)
+        places = cheapest(ranking.costs, best, self.fallbacks)
         terms = Terms(candidates, ranking, context.hits, in_flight)
         decision = Decision(
             id=f"{self.instance}-{self._turn:x}",
@@ -141,53 +217,29 @@ class EndpointPicker:
             reason=reason,
             strategy=name,
             terms=terms,
-            filters=filters,
+            filters=filters + ranking.filters if ranking.filters else filters,
             decided_at=now,
         )
-        # What waits for the outcome, perhaps for minutes, is a small copy: memory touched by every request is slow.
-        kept = msgspec.structs.replace(decision, terms=(), filters=())
-        seconds = ranking.prefills[best] if ranking.prefills else 0.0
-        self._book(kept, chain, seconds, context.output, counted=not nearly_free)
-        return decision
+        prefill = _prefill(request, ranking, context, best)
+        return Choice(decision, chain, depths[best], max(depths), estimated, prefill, context.output)
+
+    @property
+    def endpoints(self) -> Sequence[Endpoint]:
+        """All endpoints, of which the filters leave the candidates."""
+        return self._registry.snapshot.endpoints
 
     def picks_without_model(self) -> bool:
         """Tell whether a request may be placed before its body is seen: if there is one model to choose from."""
         snapshot = self._registry.snapshot
         return snapshot.sole_model is not None or not snapshot.models
 
-    def _filter(
-        self, request: InferenceRequest, subset: Collection[str] | None
-    ) -> tuple[Sequence[Endpoint], tuple[FilterReport, ...]]:
-        snapshot = self._registry.snapshot
-        candidates: Sequence[Endpoint] = snapshot.candidates(request.model)
-        if request.model is None and not candidates and request.operation in MODELLESS:
-            candidates = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
-        filters = (_report("model", len(snapshot.endpoints), len(candidates)),)
-        if subset is None:
-            return candidates, filters
-        allowed = [endpoint for endpoint in candidates if endpoint.address in subset]
-        return allowed, (*filters, _report("subset", len(candidates), len(allowed)))
-
-    def _refusal(
-        self, request: InferenceRequest, subset: Collection[str] | None, filters: tuple[FilterReport, ...]
-    ) -> Refusal:
-        snapshot = self._registry.snapshot
-        if subset is not None and (not subset or filters[0].after):
-            return SubsetEmpty("No endpoint that the gateway allows can serve this request.")
-        if not snapshot.endpoints:
-            return NoReadyEndpoint("No inference endpoint is available. Try again later.")
-        if request.model is None:
-            names = ", ".join(sorted(snapshot.models)[:10])
-            return ModelRequired(f"The request must name a model in its 'model' field. Served here: {names}.")
-        if snapshot.serves(request.model):
-            return NoReadyEndpoint("No endpoint of the requested model is available. Try again later.")
-        return ModelNotFound(f"The model '{_shown(request.model)}' does not exist or is not served here.")
-
     def _context(
         self,
         request: InferenceRequest,
         chain: Sequence[BlockHash],
+        depths: list[int],
         candidates: Candidates,
+        expected: Expectation,
         now: float,
         generator: Generator,
     ) -> Context:
@@ -196,30 +248,36 @@ class EndpointPicker:
             now=now,
             generator=generator,
             loads=self._ledger.loads_of(candidates.slots),
-            hits=self._hits(request, chain, candidates),
-            output=self._ledger.expected_output(request) if request.operation in GENERATING else 0.0,
-            residence=self._ledger.residence,
+            hits=self._hits(request, depths, expected.scale),
+            output=expected.output_within(request.output_tokens) if request.operation in GENERATING else 0.0,
+            residence=expected.residence,
             turn=self._turn,
+            rates=self._rates.rates(candidates, now),
+            attention=self._rates.attention(candidates[0].pool),
+            chain=chain,
+            knowledge=self.knowledge,
         )
 
-    def _hits(self, request: InferenceRequest, chain: Sequence[BlockHash], candidates: Candidates) -> list[int]:
-        end, ceiling = self._hasher.end, request.prompt_tokens
-        held = self._index.match(chain, lambda blocks: min(end(blocks) // BYTES_PER_TOKEN, ceiling)) if chain else None
-        if not held:
-            return [0] * len(candidates)
-        get = held.get
-        return [get(slot, 0) for slot in candidates.slots]
+    def _hits(self, request: InferenceRequest, depths: list[int], scale: float) -> list[int]:
+        if not any(depths):
+            return depths
+        tokens, ceiling = self._hasher.tokens, request.prompt_tokens
+        hits = {depth: min(int(tokens(depth) * scale), ceiling) for depth in set(depths)}
+        return [hits[depth] for depth in depths]
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
         name, strategy = self.strategies.get(candidates[0].pool, self._spare)
+        if self.model_strategies:
+            model = request.model or self._registry.snapshot.sole_model or ""
+            name, strategy = self.model_strategies.get(model, (name, strategy))
         try:
-            return name, _checked(strategy.rank(request, candidates, context), len(candidates))
+            return name, checked(strategy.rank(request, candidates, context), len(candidates))
         except Exception as error:  # noqa: BLE001  a plug-in of a third party must not fail the request
             self._observer.strategy_failed(name, error)
         name, strategy = self._spare
         return name, strategy.rank(request, candidates, context)
 
-    def _choose(
+    def _best(
         self,
         request: InferenceRequest,
         candidates: Sequence[Endpoint],
@@ -231,7 +289,7 @@ class EndpointPicker:
         if len(costs) == 1:
             return 0, "only_candidate"
         if request.previous_response:
-            tied = _position(candidates, self.responses.address(request.previous_response, context.now))
+            tied = position_of(candidates, self.responses.address(request.previous_response, context.now))
             if tied is not None:
                 return tied, "previous_response"
         lowest = min(costs)
@@ -239,89 +297,50 @@ class EndpointPicker:
         if costs.count(lowest) == 1:
             return best, _reason(ranking, context.hits[best])
         if request.session:
-            tied = _position(candidates, self.sessions.address(_session_of(request), context.now))
+            tied = position_of(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
                 return tied, "session"
-        return _fewest(costs, lowest, in_flight, context.generator), "tie"
+        return fewest(costs, lowest, in_flight, context.generator), "tie"
 
-    def _book(
-        self, decision: Decision, chain: Sequence[BlockHash], seconds: float, output: float, *, counted: bool
-    ) -> None:
+    def _book(self, choice: Choice) -> None:
+        decision, chain, prefill = choice.decision, choice.chain, choice.prefill
         endpoint, request, now = decision.chosen, decision.request, decision.decided_at
-        learnt_from = self._index.learn(endpoint.slot, chain) if chain else 0
-        self._ledger.take(decision, chain, learnt_from, seconds=seconds, output=output, now=now, counted=counted)
+        if not request.unhashed:
+            self.reuse.add(chain, choice.estimated, choice.deepest)
+        learnt = NOTHING_LEARNT
+        if chain:
+            stamp = self._index.learn(endpoint.slot, chain, choice.depth)
+            learnt = Learnt(chain, choice.depth, stamp, choice.estimated)
+        self._ledger.take(
+            # What waits for the outcome, perhaps for minutes, is small: memory touched by every request is slow.
+            msgspec.structs.replace(decision, terms=(), filters=()),
+            learnt,
+            prefill,
+            output=choice.output,
+            now=now,
+            counted=request.operation not in NEARLY_FREE,
+        )
+        if prefill.seconds:
+            self._rates.dispatched(endpoint.slot, prefill.wait + prefill.seconds, prefill.rate)
         self._health.dispatched(endpoint, now)
         if request.session:
-            self.sessions.tie(_session_of(request), endpoint.address, now)
+            self.sessions.tie(session_name(request), endpoint.address, now)
 
 
-@functools.lru_cache(maxsize=4096)
-def _report(name: str, before: int, after: int) -> FilterReport:
-    return FilterReport(name, before, after)
-
-
-def _fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
-    """Return one of the positions of the lowest cost: of those with the fewest in flight, any."""
-    equal: Sequence[int] = range(len(costs))
-    counts = in_flight
-    if costs.count(lowest) < len(costs):
-        equal = [place for place, cost in enumerate(costs) if cost == lowest]
-        counts = [in_flight[place] for place in equal]
-    fewest = min(counts)
-    if counts.count(fewest) < len(equal):
-        equal = [place for place, count in zip(equal, counts, strict=True) if count == fewest]
-    return equal[int(generator.random() * len(equal))]
-
-
-def _cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
-    """Return the chosen position and the next cheapest ones; of equal ones, those that follow the chosen one.
-
-    Requests that share a tie then do not share their fallbacks.
-    """
-    left = costs[best:] + costs[:best]
-    left[0] = inf
-    chosen = [best]
-    for _ in range(min(fallbacks, len(costs) - 1)):
-        following = left.index(min(left))
-        left[following] = inf
-        chosen.append((best + following) % len(costs))
-    return chosen
-
-
-def _checked(ranking: Ranking, candidates: int) -> Ranking:
-    """Return a stranger's ranking, fit for use.
-
-    Raises:
-        ValueError: it has not one finite number for each candidate.
-    """
-    ranking.costs = costs = list(ranking.costs)
-    for column in (costs, ranking.queues or costs, ranking.prefills or costs, ranking.memories or costs):
-        if len(column) != candidates:
-            raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
-    if not isfinite(sum(costs)) or not isfinite(sum(ranking.prefills)):
-        raise ValueError("a strategy must give finite numbers")
-    return ranking
+def _prefill(request: InferenceRequest, ranking: Ranking, context: Context, place: int) -> Prefill:
+    """Keep what was predicted for one candidate; a strategy that prices no prefill predicts nothing."""
+    if not ranking.prefills or not ranking.works:
+        return Prefill(seconds=ranking.prefills[place]) if ranking.prefills else NO_PREFILL
+    wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
+    tokens = request.prompt_tokens
+    uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
+    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
 
 
 def _reason(ranking: Ranking, hit: int) -> str:
     """Say what decided: only a strategy that prices prefill looks at prefixes."""
+    if ranking.reason:
+        return ranking.reason
     if not ranking.prefills:
         return "rank"
     return "prefix" if hit else "wait"
-
-
-def _position(candidates: Sequence[Endpoint], address: str | None) -> int | None:
-    if address is None:
-        return None
-    return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)
-
-
-def _session_of(request: InferenceRequest) -> str:
-    """Name a session per model: a client that uses two models in turn has a place for each."""
-    return f"{request.model}\n{request.session}"
-
-
-def _shown(model: str) -> str:
-    """Shorten a stranger's model name, for an error message."""
-    printable = "".join(character if character.isprintable() else "?" for character in model[:100])
-    return printable.encode("utf-8", "replace").decode()

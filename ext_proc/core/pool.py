@@ -141,6 +141,11 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             return self.modelless
         return self.by_model.get(model, self.unlearnt)
 
+    def known(self, model: str | None) -> str | None:
+        """Return the name of a model that is known here, the only one for a request without; None for a stranger's."""
+        name = model or self.sole_model
+        return name if name in self.models else None
+
     def serves(self, model: str) -> bool:
         """Tell a known model, perhaps without an endpoint at the moment, from one nobody has heard of."""
         return model in self.models
@@ -203,11 +208,7 @@ class Registry:
         return self._settle(dropped, force=True)
 
     def learn(
-        self,
-        address: str,
-        generation: int,
-        models: frozenset[str],
-        secondary: frozenset[str] = _NO_MODELS,
+        self, address: str, generation: int, models: frozenset[str], secondary: frozenset[str] = _NO_MODELS
     ) -> Change | None:
         """Note what an engine says it serves.
 
@@ -223,7 +224,7 @@ class Registry:
         entry = self._current(address, generation)
         if entry is None or entry.spec.models or not models:
             return None
-        if (entry.endpoint.models, entry.secondary) == (models, secondary):
+        if entry.endpoint.models == models and entry.secondary == secondary:
             return None
         endpoint = msgspec.structs.replace(entry.endpoint, models=models)
         return self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, secondary=secondary))
@@ -253,9 +254,7 @@ class Registry:
 
     def _settle(self, addresses: Iterable[str], *, force: bool) -> Change:
         """Bring the addresses' entries in line with their claims; `force` publishes even without a change."""
-        added: list[Endpoint] = []
-        removed: list[Endpoint] = []
-        updated: list[Endpoint] = []
+        added, removed, updated = list[Endpoint](), list[Endpoint](), list[Endpoint]()
         for address in addresses:
             old = self._entries.get(address)
             claim = next(reversed(self._claims[address].items())) if address in self._claims else None

@@ -1,157 +1,267 @@
 """Which endpoint holds which prefix, as learnt from our own decisions.
 
-Every block knows the endpoints that hold it as bits of one integer, and every endpoint keeps its blocks in order of
-use. A prompt is always touched as a whole, its first block last, so a block is never older than those that follow it
-and eviction takes the ends of old prompts first, as engines do.
+Every endpoint has a clock that counts the tokens it newly learnt, and every block the clock at its last use. A block is
+held while the endpoint has learnt less than its capacity since then. A prompt is always touched as a whole, so along a
+chain stamps never rise and what is held is a prefix of it. Nothing is evicted one by one: now and then an endpoint's
+table is written anew without what has expired, since memory touched at every request is what a decision waits for.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Sequence
-from itertools import compress
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from ext_proc.core.model import BlockHash
 
-_BIT_OF_DIGIT = bytes(digit & 1 for digit in range(256))
+_LEAST_BETWEEN_SWEEPS = 1024
+_TOLERATED_ERROR = 0.02
+_STEP = 0.1
+_GROWTH = 1.0005
+_LEAST_SHARE, _MOST_SHARE = 0.02, 3.0
+
+
+class PrefixIndex(Protocol):
+    """Who holds which prefix, as the picker asks and as outcomes correct it."""
+
+    def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
+        """Return how many leading blocks of a chain, of at least one block, each slot holds."""
+
+    def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
+        """Note that a slot will hold a chain, of which it holds `depth` blocks; returns a stamp to take it back by."""
+
+    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
+        """Take back what was learnt by that stamp."""
+
+    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+        """Learn from the cached tokens that an engine reports of a prompt of that length."""
 
 
 class _Holdings:
-    """The blocks of one endpoint, oldest first, with their tokens."""
+    """What one endpoint is believed to hold.
 
-    __slots__ = ("blocks", "capacity", "tokens")
+    Attributes:
+        stamps: the clock at each block's last use; some may have expired.
+        clock: tokens newly learnt so far.
+        floor: stamps up to this one have expired; it never falls, so nothing that is gone comes back.
+        capacity: tokens believed to fit (corrected by what the engine reports of its hits).
+        stated: tokens that fit according to the configuration or the engine.
+        roomy: blocks at which the table is swept.
+    """
 
-    def __init__(self, capacity: int) -> None:
-        self.blocks: OrderedDict[BlockHash, int] = OrderedDict()
-        self.tokens = 0
-        self.capacity = capacity
+    __slots__ = ("capacity", "clock", "floor", "roomy", "stamps", "stated")
+
+    def __init__(self) -> None:
+        self.stamps: dict[BlockHash, int] = {}
+        self.clock = 0
+        self.floor = 0
+        self.capacity = 0.0
+        self.stated = 0
+        self.roomy = _LEAST_BETWEEN_SWEEPS
+
+    def expire(self) -> None:
+        """Let go of what does not fit any more."""
+        self.floor = max(self.floor, int(self.clock - self.capacity))
+
+    def sweep(self) -> None:
+        """Write the table anew without what has expired."""
+        floor = self.floor
+        self.stamps = {block: stamp for block, stamp in self.stamps.items() if stamp > floor}
+        self.roomy = max(2 * len(self.stamps), _LEAST_BETWEEN_SWEEPS)
 
 
 class ObservedIndex:
     """Prefixes by endpoint slot, bounded per endpoint in tokens and over all in blocks.
 
     Args:
-        block_tokens: tokens of the block at a position, as the hasher cuts them.
-        max_blocks: bound over all endpoints; none keeps more than an equal share while others need the room.
+        tokens: tokens of so many leading blocks of a prompt, as the hasher cuts them.
+        max_blocks: bound over all endpoints; who holds the most gives way first.
         default_capacity: tokens of an endpoint whose KV capacity is unknown.
     """
 
     def __init__(
-        self, block_tokens: Callable[[int], int], *, max_blocks: int = 1_000_000, default_capacity: int = 400_000
+        self, tokens: Callable[[int], int], *, max_blocks: int = 1_000_000, default_capacity: int = 400_000
     ) -> None:
-        self._block_tokens = block_tokens
+        self._tokens = tokens
         self._max_blocks = max_blocks
         self._default_capacity = default_capacity
-        self._holders: dict[BlockHash, int] = {}
         self._slots: dict[int, _Holdings] = {}
+        self._nothing = _Holdings()
         self._total = 0
 
     def add(self, slot: int, capacity: int | None = None) -> None:
         """Begin to remember for a slot; `capacity` in tokens. A slot that is known keeps what it holds."""
-        known = self._slots.setdefault(slot, _Holdings(0))
-        known.capacity = capacity or self._default_capacity
-        self._shrink(slot, known)
+        held = self._slots.setdefault(slot, _Holdings())
+        stated = capacity or self._default_capacity
+        if stated != held.stated:
+            held.stated, held.capacity = stated, float(stated)
+            held.expire()
 
     def remove(self, slot: int) -> None:
-        """Forget everything that a slot holds."""
+        """Forget a slot."""
         held = self._slots.pop(slot, None)
-        if held is None:
-            return
-        self._total -= len(held.blocks)
-        for block in held.blocks:
-            self._drop(block, 1 << slot)
+        if held is not None:
+            self._total -= len(held.stamps)
 
-    def match(self, chain: Sequence[BlockHash], measure: Callable[[int], int] = int) -> dict[int, int]:
-        """Return how much of a chain each slot holds without a gap; slots that hold nothing are left out.
+    def clear(self, slot: int) -> None:
+        """Forget what a slot holds: its engine has lost it, for instance by a restart."""
+        held = self._slots.get(slot)
+        if held is not None:
+            self._total -= len(held.stamps)
+            held.stamps = {}
+
+    def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
+        """Return how many leading blocks of a chain, of at least one block, each slot holds."""
+        get, nothing, first = self._slots.get, self._nothing, chain[0]
+        found = []
+        depth = 1
+        for slot in slots:
+            held = get(slot, nothing)
+            if held.stamps.get(first, 0) <= held.floor:
+                found.append(0)
+                continue
+            # Endpoints that share a prefix share all of it as a rule: begin where the one before ended.
+            depth = held_depth(held.stamps, held.floor, chain, depth)
+            found.append(depth)
+        return found
+
+    def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
+        """Note that a slot will hold the whole chain; returns the stamp by which it can be taken back.
 
         Args:
-            chain: hash chain of a prompt.
-            measure: turns a number of leading blocks into what is returned, such as tokens.
+            slot: an unknown one learns nothing.
+            chain: hash chain of a prompt; what does not fit is left out from its end.
+            depth: leading blocks that the slot holds already; None looks it up.
         """
-        depths: dict[int, int] = {}
-        holders = self._holders.get
-        mask = holders(chain[0], 0) if chain else 0
-        depth = 0
-        # Block by block, not by bisection: forgetting may leave a slot later blocks without the earlier ones.
-        for block in chain:
-            further = holders(block, 0) & mask
-            if further != mask:
-                depths.update(dict.fromkeys(_slots_of(mask ^ further), measure(depth)))
-                mask = further
-                if not mask:
-                    break
-            depth += 1
-        if mask:
-            depths.update(dict.fromkeys(_slots_of(mask), measure(depth)))
-        return depths
-
-    def learn(self, slot: int, chain: Sequence[BlockHash]) -> int:
-        """Note that a slot will hold the whole chain; return how many leading blocks it held before."""
         held = self._slots.get(slot)
-        if held is None:
+        if held is None or not chain:
             return 0
-        blocks, holders, bit = held.blocks, self._holders, 1 << slot
-        before = len(blocks)
-        fresh = position = len(chain)
-        for block in reversed(chain):
-            position -= 1
-            if block in blocks:
-                blocks.move_to_end(block)
-                continue
-            fresh = position
-            tokens = self._block_tokens(position)
-            blocks[block] = tokens
-            held.tokens += tokens
-            holders[block] = holders.get(block, 0) | bit
-        self._total += len(blocks) - before
-        self._shrink(slot, held)
-        return fresh
+        if depth is None:
+            depth = self.depths(chain, (slot,))[0]
+        tokens, count = self._tokens, len(chain)
+        size = tokens(count)
+        if size > held.capacity or count > self._max_blocks:
+            count = self._fitting(held, chain)
+            chain, size = chain[:count], tokens(count)
+        # One more than the new tokens: two prompts never share a stamp.
+        held.clock = clock = held.clock + 1 + max(size - tokens(depth), 0)
+        held.expire()
+        stamps = held.stamps
+        before = len(stamps)
+        stamps.update(dict.fromkeys(chain, clock))
+        self._total += len(stamps) - before
+        if len(stamps) > held.roomy or self._total > self._max_blocks:
+            self._make_room(held)
+        return clock
 
-    def forget(self, slot: int, chain: Sequence[BlockHash]) -> None:
-        """Take blocks of a chain from a slot that turned out not to hold them."""
+    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
+        """Take blocks from a slot that turned out not to hold them.
+
+        Args:
+            slot: where they were believed to be.
+            blocks: the end of a chain.
+            stamp: what `learn` returned; blocks used again since then are left to who used them.
+        """
         held = self._slots.get(slot)
         if held is None:
             return
-        for block in chain:
-            tokens = held.blocks.pop(block, None)
-            if tokens is not None:
-                held.tokens -= tokens
-                self._total -= 1
-                self._drop(block, 1 << slot)
+        stamps = held.stamps
+        before = len(stamps)
+        for block in blocks:
+            if stamps.get(block, stamp + 1) <= stamp:
+                del stamps[block]
+        self._total += len(stamps) - before
+
+    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+        """Correct a slot's capacity by the cached tokens an engine reports, as simulation settled it.
+
+        Args:
+            slot: who served the prompt.
+            predicted: tokens that were believed to be cached.
+            actual: tokens that were.
+            length: tokens of the prompt.
+        """
+        held = self._slots.get(slot)
+        if held is None or length <= 0:
+            return
+        error = (actual - predicted) / length
+        if error < -_TOLERATED_ERROR:
+            held.capacity *= 1 + _STEP * max(error, -1.0)
+        elif error > _TOLERATED_ERROR:
+            held.capacity *= 1 + _STEP * min(error, 1.0)
+        elif predicted > 0:
+            held.capacity *= _GROWTH
+        held.capacity = min(max(held.capacity, _LEAST_SHARE * held.stated), _MOST_SHARE * held.stated)
+        held.expire()
+
+    def capacity(self, slot: int) -> int:
+        """Return the tokens a slot is believed to hold at most; 0 for an unknown one."""
+        held = self._slots.get(slot)
+        return int(held.capacity) if held else 0
 
     def blocks(self, slot: int) -> int:
-        """Return how many blocks a slot holds."""
+        """Return how many blocks are kept of a slot, expired ones that were not swept yet included."""
         held = self._slots.get(slot)
-        return len(held.blocks) if held else 0
+        return len(held.stamps) if held else 0
 
     def __len__(self) -> int:
-        """Return the number of different blocks."""
-        return len(self._holders)
+        """Return the number of blocks kept, over all slots."""
+        return self._total
 
-    def _shrink(self, slot: int, held: _Holdings) -> None:
-        while held.tokens > held.capacity:
-            self._evict(slot, held)
+    def _fitting(self, held: _Holdings, chain: Sequence[BlockHash]) -> int:
+        """Return how many leading blocks of a chain a slot has room for."""
+        low, high = 0, min(len(chain), self._max_blocks)
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self._tokens(middle) <= held.capacity:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+    def _make_room(self, learner: _Holdings) -> None:
+        self._sweep(learner)
         while self._total > self._max_blocks:
-            # Whoever holds the most is over its share; the one that is learning goes first, it needs no search.
-            if len(held.blocks) <= self._max_blocks // len(self._slots):
-                slot, held = max(self._slots.items(), key=lambda item: len(item[1].blocks))
-            self._evict(slot, held)
+            spared = learner if learner.floor >= learner.clock - 1 else None  # it is down to its newest prompt
+            others = (held for held in self._slots.values() if held is not spared)
+            largest = max(others, key=lambda held: len(held.stamps))
+            before = len(largest.stamps)
+            self._sweep(largest)
+            if len(largest.stamps) == before:  # all of it is in use: the older half of its time goes
+                newest = largest.clock - (largest is learner)
+                largest.floor = min(largest.floor + max((largest.clock - largest.floor) // 2, 1), newest)
+                self._sweep(largest)
 
-    def _evict(self, slot: int, held: _Holdings) -> None:
-        block, tokens = held.blocks.popitem(last=False)
-        held.tokens -= tokens
-        self._total -= 1
-        self._drop(block, 1 << slot)
+    def _sweep(self, held: _Holdings) -> None:
+        before = len(held.stamps)
+        held.sweep()
+        self._total += len(held.stamps) - before
 
-    def _drop(self, block: BlockHash, bit: int) -> None:
-        left = self._holders.get(block, 0) & ~bit
-        if left:
-            self._holders[block] = left
+
+def held_depth(table: Mapping[BlockHash, int], floor: int, chain: Sequence[BlockHash], guess: int) -> int:
+    """Return how many leading blocks of a chain are held: those with a number above the floor.
+
+    The first block must be, and what is held must be a prefix of the chain.
+
+    Args:
+        table: a number for each block, a stamp or a count.
+        floor: the highest number that means that a block is not held.
+        chain: hash chain of a prompt.
+        guess: a likely answer, from 1 to the length of the chain; a right one takes two look-ups.
+    """
+    get, count = table.get, len(chain)
+    low, high = 1, count
+    if get(chain[guess - 1], 0) > floor:
+        low = guess
+        if guess < count and get(chain[guess], 0) <= floor:
+            return guess
+    else:
+        high = guess - 1
+    if low < high and get(chain[high - 1], 0) > floor:
+        return high
+    while low < high:
+        middle = (low + high) // 2 + 1
+        if get(chain[middle - 1], 0) > floor:
+            low = middle
         else:
-            self._holders.pop(block, None)
-
-
-def _slots_of(mask: int) -> compress[int]:
-    """Return the positions of the bits that are set, without a step of Python for each of them."""
-    digits = bin(mask)[:1:-1].encode()
-    return compress(range(len(digits)), digits.translate(_BIT_OF_DIGIT))
+            high = middle - 1
+    return low

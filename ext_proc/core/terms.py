@@ -34,13 +34,17 @@ class Terms(Sequence[CostTerms]):
     def __getitem__(self, position: int | slice) -> CostTerms | Sequence[CostTerms]:
         if isinstance(position, slice):
             return [self[place] for place in range(*position.indices(len(self)))]
-        ranking = self._ranking
+        ranking, in_flight = self._ranking, self._in_flight[position]
+        prefill = ranking.prefills[position] if ranking.prefills else 0.0
         return CostTerms(
             endpoint=self._candidates[position],
             cost=ranking.costs[position],
             hit_tokens=self._hits[position],
             queue=ranking.queues[position] if ranking.queues else 0.0,
-            prefill=ranking.prefills[position] if ranking.prefills else 0.0,
+            prefill=prefill,
             memory=ranking.memories[position] if ranking.memories else 0.0,
-            in_flight=self._in_flight[position],
+            in_flight=in_flight,
+            interference=prefill * ranking.interference * min(in_flight, ranking.most_interfering),
+            backlog=prefill * ranking.backlog,
+            in_seconds=ranking.in_seconds,
         )

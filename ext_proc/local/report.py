@@ -151,9 +151,9 @@ def _chosen(decision: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _next_best(decision: Mapping[str, Any]) -> float | None:
-    """Find the lowest cost of the endpoints that were not chosen."""
-    others = [terms["cost_ms"] for terms in decision["candidates"] if terms["endpoint"] != decision["endpoint"]]
-    return min(others, default=None)
+    """Find the lowest cost of the endpoints that were not chosen, in milliseconds; None if it is no time."""
+    others = [terms for terms in decision["candidates"] if terms["endpoint"] != decision["endpoint"]]
+    return min((terms["cost_ms"] for terms in others if "cost_ms" in terms), default=None)
 
 
 def _span(values: Iterable[float | None]) -> str:

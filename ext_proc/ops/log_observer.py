@@ -155,6 +155,7 @@ def _finished(decision: Decision, outcome: Outcome) -> dict[str, object]:
         "prompt_tokens": usage.prompt_tokens or request.prompt_tokens,
         "hit_tokens": decision.hit_tokens,
         "cached_tokens": usage.cached_tokens,
+        "completion_tokens": usage.completion_tokens,
         "duration_ms": round(outcome.duration * 1e3, 1),
         "reason": decision.reason,
     }

@@ -7,11 +7,7 @@ from collections.abc import Callable, Sequence
 
 from ext_proc.config import Config, PoolConfig, parse_endpoints
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.following import follow
-from ext_proc.core.health import HealthMonitor
-from ext_proc.core.ledger import Ledger
 from ext_proc.core.pool import Change, EndpointSpec, Registry
-from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.endpoints_file import EndpointsFile
 
@@ -33,17 +29,13 @@ class EndpointKeeper:
         self,
         *,
         registry: Registry,
-        ledger: Ledger,
-        index: ObservedIndex,
-        health: HealthMonitor,
+        follow: Callable[[Change], None],
         eds: EdsWriter | None,
         on_change: Callable[[Change], None],
         on_source: Callable[[str, Exception | None], None],
     ) -> None:
         self._registry = registry
-        self._ledger = ledger
-        self._index = index
-        self._health = health
+        self._follow = follow
         self._eds = eds
         self._on_change = on_change
         self._on_source = on_source
@@ -75,7 +67,7 @@ class EndpointKeeper:
 
     def apply(self, change: Change) -> None:
         """Give state to endpoints that came, take it from those that went, and tell Envoy."""
-        follow(change, ledger=self._ledger, index=self._index, health=self._health)
+        self._follow(change)
         if change:
             self.write_eds()
             self._on_change(change)

@@ -17,7 +17,7 @@ from yarl import URL
 from ext_proc.config import Config, PoolConfig, ScrapeConfig
 from ext_proc.core.model import Endpoint, MetricsSource
 from ext_proc.core.pool import Change, Registry, Snapshot
-from ext_proc.core.signals import Interval, Signals
+from ext_proc.core.signals import EngineSignals, Interval, Signals
 from ext_proc.sources.scrape_engines import PageReader, Reading
 from ext_proc.sources.scrape_fetch import ScrapeError, fetch_page, open_session
 
@@ -54,8 +54,8 @@ class Listener(Protocol):
     def capacity_learnt(self, change: Change) -> None:
         """An engine told the size of its KV cache."""
 
-    def interval_ended(self, endpoint: Endpoint, interval: Interval, now: float) -> None:
-        """What an engine did between two readings is known."""
+    def interval_ended(self, endpoint: Endpoint, interval: Interval, signals: EngineSignals) -> None:
+        """What an engine did between two readings is known; `signals` are the later one."""
 
 
 class ScrapeStatus(msgspec.Struct, frozen=True):
@@ -207,7 +207,7 @@ class Scraper:
             if change is not None:
                 self._listener.capacity_learnt(change)
         if interval is not None:
-            self._listener.interval_ended(endpoint, interval, now)
+            self._listener.interval_ended(endpoint, interval, signals)
 
     def _failed(self, watch: _Watch, reason: str, error: Exception) -> None:
         watch.failures += 1

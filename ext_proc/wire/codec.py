@@ -13,24 +13,28 @@ from ext_proc.core.error_bodies import error_body
 from ext_proc.core.exchange import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Decision
 from ext_proc.core.names import (
+    ASKER,
     DECISION_KEY,
     DESTINATION,
+    EXPLANATION_HEADER,
+    EXPLANATION_KEY,
     KVPICKER_NAMESPACE,
     LB_NAMESPACE,
     PICKER_HEADERS,
     READ_HEADERS,
     REFUSED_KEY,
     REQUEST_ID,
-    SESSION_HEADERS,
+    SHOWN_KEY,
     SUBSET,
     SUBSET_NAMESPACE,
 )
 from ext_proc.core.prompts import RequestHead
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
+from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
 
 _WANTED = frozenset(READ_HEADERS)
-_LONGEST_SESSION = 256
+_LONGEST_REQUEST_ID = 256
 
 
 def decode(message: bytes) -> Event | None:
@@ -125,24 +129,18 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
         if key in _WANTED:
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
-    session = next((values[name][:_LONGEST_SESSION] for name in SESSION_HEADERS if name in values), "")
-    head = RequestHead(
-        path=get(":path", ""),
-        content_type=get("content-type", ""),
-        content_encoding=get("content-encoding", ""),
-        session=session,
-    )
     protocol = request.protocol_config
     return RequestHeaders(
         method=get(":method", ""),
-        head=head,
+        head=RequestHead.of(values),
         end_of_stream=request.request_headers.end_of_stream,
         request_mode=_mode(protocol.request_body_mode),
         response_mode=_mode(protocol.response_body_mode),
         observing=request.observability_mode,
         subset=_subset(request) if request.HasField("metadata_context") else None,
         spoofed=any(name in values for name in PICKER_HEADERS),
-        request_id=get(REQUEST_ID, "")[:_LONGEST_SESSION],
+        request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
+        asker=_asker(request) if request.attributes else "",
     )
 
 
@@ -152,6 +150,12 @@ _MODES = {int(mode): mode for mode in BodyMode}
 def _mode(number: int) -> BodyMode:
     """Read a body mode; one that is not known is as unsupported as GRPC."""
     return _MODES.get(number, BodyMode.GRPC)
+
+
+def _asker(request: ProcessingRequest) -> str:
+    """Read the address of a client that asks for an explanation; empty if none asks."""
+    groups = (group.fields for group in request.attributes.values())
+    return next((fields[ASKER].string_value for fields in groups if ASKER in fields), "")
 
 
 def _subset(request: ProcessingRequest) -> Collection[str] | None:
@@ -224,8 +228,8 @@ class Encoder:
         if decision is None:
             return _bare(action.kind, action.clean, action.skip_body)
         answer, endpoints = self._picked(action.kind, self.destination(decision), action.skip_body)
-        metadata = endpoints + _decision_entry(decision)
-        return answer + _METADATA_TAG + _varint(len(metadata)) + metadata
+        metadata = endpoints + _decision_entry(decision, action)
+        return answer + _METADATA_TAG + varint(len(metadata)) + metadata
 
     def destination(self, decision: Decision) -> str:
         """Return the value of the destination header: addresses in the order Envoy is to try them."""
@@ -247,6 +251,8 @@ def encode_refusal(action: Refuse) -> bytes:
     immediate.headers.set_headers.append(_header("content-type", b"application/json"))
     if refusal.retry_after is not None:
         immediate.headers.set_headers.append(_header("retry-after", str(refusal.retry_after).encode()))
+    if action.explanation:
+        immediate.headers.set_headers.append(_header(EXPLANATION_HEADER, action.explanation.encode()))
     # Tells the local-reply rules of Envoy that this body has its shape already.
     response.dynamic_metadata.update({KVPICKER_NAMESPACE: {REFUSED_KEY: refusal.reason}})
     return response.SerializeToString()
@@ -300,34 +306,19 @@ def decision_id(text: str) -> str:
     return text.partition("|")[0]
 
 
-_STRING_VALUE = b"\x1a"
-_STRUCT_VALUE = b"\x2a"
-_FRAMES = (
-    _STRING_VALUE,
-    b"\x0a" + bytes([len(DECISION_KEY)]) + DECISION_KEY.encode() + b"\x12",
-    b"\x0a",
-    _STRUCT_VALUE,
-    b"\x0a" + bytes([len(KVPICKER_NAMESPACE)]) + KVPICKER_NAMESPACE.encode() + b"\x12",
-    b"\x0a",
-)
-"""What stands before each length when {KVPICKER_NAMESPACE: {DECISION_KEY: text}} is written as a Struct, inside out."""
-
+_DECISION = entry_frames(DECISION_KEY, STRING_VALUE)
+_SHOWN = entry_frames(SHOWN_KEY, STRING_VALUE)
+_EXPLANATION = entry_frames(EXPLANATION_KEY, STRING_VALUE)
+_NAMESPACE = entry_frames(KVPICKER_NAMESPACE, STRUCT_VALUE)
 _METADATA_TAG = b"\x42"
 
 
-def _decision_entry(decision: Decision) -> bytes:
+def _decision_entry(decision: Decision, action: Continue) -> bytes:
     """Write the metadata entry of a decision by hand: a third of what building the message takes."""
-    data = packed(decision).encode()
-    for frame in _FRAMES:
-        data = frame + _varint(len(data)) + data
-    return data
-
-
-_ONE_BYTE = [bytes((number,)) for number in range(0x80)]
-
-
-def _varint(number: int) -> bytes:
-    """Write a length as Protocol Buffers does, seven bits a byte, lowest first."""
-    if number < len(_ONE_BYTE):
-        return _ONE_BYTE[number]
-    return bytes((number & 0x7F | 0x80,)) + _varint(number >> 7)
+    text = packed(decision).encode()
+    fields = framed(text, _DECISION)
+    if action.shown:
+        fields += framed(text, _SHOWN)
+    if action.explanation:
+        fields += framed(action.explanation.encode(), _EXPLANATION)
+    return framed(fields, _NAMESPACE)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Self
 
 import msgspec
 
 from ext_proc.core.model import GENERATING, InferenceRequest, Operation, Unhashed
+from ext_proc.core.names import SESSION_HEADERS
 from ext_proc.core.prompts import encodings, multipart
 from ext_proc.core.prompts.anthropic import MessageBody
 from ext_proc.core.prompts.body import Body
@@ -22,6 +24,7 @@ INSPECT_BYTES = 8 * 1024 * 1024
 """How much of a compressed body is decoded by default."""
 
 _LARGE = 2 * 1024 * 1024
+_LONGEST_SESSION = 256
 
 _DECODERS: dict[Operation, msgspec.json.Decoder[Any]] = {
     operation: msgspec.json.Decoder(body)
@@ -38,7 +41,7 @@ _DECODERS: dict[Operation, msgspec.json.Decoder[Any]] = {
         Operation.LOOKUP: Body,
     }.items()
 }
-_NAMES = frozenset({b"model", b"cache_salt", b"lora_path", b"previous_response_id"})
+_NAMES = frozenset({b"model", b"cache_salt", b"lora_path", b"previous_response_id", b"prompt_cache_key"})
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
@@ -55,6 +58,13 @@ class RequestHead(msgspec.Struct, frozen=True, gc=False):
     content_type: str = ""
     content_encoding: str = ""
     session: str = ""
+
+    @classmethod
+    def of(cls, headers: Mapping[str, str]) -> Self:
+        """Read it from headers with lower-case names, the path as `:path`."""
+        get = headers.get
+        session = next((headers[name][:_LONGEST_SESSION] for name in SESSION_HEADERS if name in headers), "")
+        return cls(get(":path", ""), get("content-type", ""), get("content-encoding", ""), session)
 
 
 def parse_head(route: Route, head: RequestHead) -> InferenceRequest:
@@ -151,7 +161,7 @@ def _parse_plain(route: Route, head: RequestHead, body: bytes, complete: bool) -
         truncated=not complete,
         stream=parsed.stream is True,
         previous_response=short(previous) if isinstance(previous, str) and previous else None,
-        session=head.session,
+        session=head.session or parsed.session(),
     )
 
 

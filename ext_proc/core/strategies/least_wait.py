@@ -12,7 +12,9 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     cost_j = W_j + S_j * (1 + min(2, q) + 0.03 * min(n_j, 64)) + K_j
 
 The n_j term prices interference with running requests and the K_j term the wait for KV memory; without both, a hot
-prefix draws all traffic to one endpoint. The q factor makes a backlogged fleet care more for what it has cached.
+prefix draws all traffic to one endpoint. The q factor makes a backlogged fleet care more for what it has cached. R, A,
+o and D are learnt. Where the memory of an endpoint (C) is unknown the smallest known one is assumed; if none is known,
+K is 0.
 """
 
 from __future__ import annotations
@@ -23,12 +25,15 @@ from typing import ClassVar
 
 import msgspec
 
+from ext_proc.core.attention import START
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.ledger import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context, Ranking
 
-_LEAST_UNCACHED = 16
+LEAST_UNCACHED = 16
+"""Tokens that are computed even if the whole prompt is cached."""
+
 _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
 _INTERFERENCE_CAP = 64
@@ -39,12 +44,16 @@ class LeastWaitParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     """Parameters of least-wait.
 
     Attributes:
-        prefill_rate: prompt tokens per second (R) of endpoints that configure none; too low is safer than too high.
-        attention_tokens: context length (A) at which attention costs as much as all else; 24,000 suits an 8B model.
+        prefill_rate: prompt tokens per second (R) of endpoints that configure none, until it is learnt; too low is
+            safer than too high.
+        attention_tokens: context length (A) at which attention costs as much as all else, until it is learnt; 24,000
+            suits an 8B model.
+        learn: False to keep to the two above and to the rates that endpoints configure.
     """
 
     prefill_rate: float = 8000.0
-    attention_tokens: float = 24_000.0
+    attention_tokens: float = START
+    learn: bool = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be divided by."""
@@ -67,7 +76,7 @@ class LeastWait:
         # Column by column: with hundreds of candidates this takes two thirds of the time of a loop over them.
         now, loads = context.now, context.loads
         queues = [until - now if (until := load.busy_until) > now else 0.0 for load in loads]
-        prefills = self._prefills(request.prompt_tokens, candidates, context.hits)
+        works, prefills = self._prefills(request.prompt_tokens, candidates, context)
         memories = _memories(request.prompt_tokens + context.output, context.residence, candidates, loads)
         waits = list(map(add, queues, memories)) if memories else queues
         backlog = min(waits)
@@ -76,22 +85,32 @@ class LeastWait:
             wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
             for wait, prefill, load in zip(waits, prefills, loads, strict=True)
         ]
-        return Ranking(costs, queues, prefills, memories)
+        return Ranking(costs, queues, works, prefills, memories, factor - 1, share, most, in_seconds=True)
 
-    def _prefills(self, length: int, candidates: Candidates, hits: Sequence[int]) -> list[float]:
-        """Return the own prefill seconds (S) at each candidate."""
-        rate, rates = self._parameters.prefill_rate, candidates.prefill_rates
-        if rates is not None:
-            return [self._work(length, hit) / (own or rate) for hit, own in zip(hits, rates, strict=True)]
-        if not any(hits):
-            return [self._work(length, 0) / rate] * len(hits)
-        seconds = {hit: self._work(length, hit) / rate for hit in set(hits)}
-        return [seconds[hit] for hit in hits]
+    def _prefills(
+        self, length: int, candidates: Candidates, context: Context
+    ) -> tuple[Sequence[float], Sequence[float]]:
+        """Return the own prefill at each candidate, in effective tokens (e) and in seconds (S)."""
+        parameters, hits = self._parameters, context.hits
+        attention = parameters.attention_tokens
+        rates: Sequence[float | None] | None = candidates.prefill_rates
+        if parameters.learn:
+            attention, rates = context.attention or attention, context.rates
+        if any(hits):
+            work = {hit: _work(length, hit, attention) for hit in set(hits)}
+            works = [work[hit] for hit in hits]
+        else:
+            works = [_work(length, 0, attention)] * len(hits)
+        rate = parameters.prefill_rate
+        if rates:
+            return works, [work / (own or rate) for work, own in zip(works, rates, strict=True)]
+        return works, [work / rate for work in works]
 
-    def _work(self, length: int, hit: int) -> float:
-        """Return the effective tokens (e) of a prompt of which so many are cached."""
-        uncached = max(length - hit, _LEAST_UNCACHED)
-        return uncached * (1 + (length - uncached / 2) / self._parameters.attention_tokens)
+
+def _work(length: int, hit: int, attention: float) -> float:
+    """Return the effective tokens (e) of a prompt of which so many are cached."""
+    uncached = max(length - hit, LEAST_UNCACHED)
+    return uncached * (1 + (length - uncached / 2) / attention)
 
 
 def _memories(claim: float, residence: float, candidates: Candidates, loads: Sequence[Load]) -> list[float]:
@@ -101,7 +120,7 @@ def _memories(claim: float, residence: float, candidates: Candidates, loads: Seq
         return []
     return [
         excess * residence / (load.tokens or 1)
-        if size and (excess := load.tokens + claim - _USABLE_MEMORY * size) > 0
+        if (excess := load.tokens + claim - _USABLE_MEMORY * (size or least)) > 0
         else 0.0
         for size, load in zip(candidates.kv_tokens, loads, strict=True)
     ]

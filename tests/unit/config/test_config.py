@@ -31,7 +31,7 @@ def test_a_bad_configuration_gets_its_message(path: Path) -> None:
 )
 def test_a_configuration_cannot_run_code(text: str) -> None:
     """Nothing in the file is imported or called; what looks like it is refused."""
-    with pytest.raises(ConfigError, match=r"unknown field; known are|is not accepted; plain YAML only"):
+    with pytest.raises(ConfigError, match=r"unknown field[;,]|is not accepted; plain YAML only"):
         parse(SMALL + text)
 
 
@@ -88,6 +88,21 @@ def test_endpoints_inherit_the_models_of_their_pool() -> None:
     """A pool's models are those of every endpoint that declares none."""
     config = parse("pools: {chat: {models: [a], endpoints: ['10.0.0.1:80', {address: '10.0.0.2:80', models: [b]}]}}")
     assert [spec.models for spec in config.pools["chat"].specs] == [frozenset("a"), frozenset("b")]
+
+
+@pytest.mark.parametrize(
+    "pools",
+    [
+        "{chat: {endpoints: ['10.0.0.1:80']}}",
+        "{chat: {models: [a], endpoints: ['10.0.0.1:80']}, more: {endpoints_file: more.yaml}}",
+        "{chat: {endpoints: [{address: '10.0.0.1:80', models: [a, acme/chat-8b]}]}}",
+    ],
+    ids=["learnt", "in a file", "declared"],
+)
+def test_a_model_may_have_a_strategy_of_its_own(pools: str) -> None:
+    """It may be any model that is served, or that may turn out to be."""
+    config = parse(f"models: {{acme/chat-8b: {{strategy: {{name: least-tokens}}}}}}\npools: {pools}\n")
+    assert config.models["acme/chat-8b"].strategy.name == "least-tokens"
 
 
 def test_an_endpoint_carries_what_is_known_of_it() -> None:

@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from ext_proc.core.errors import Refusal
+from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
 from ext_proc.core.hashing import PromptHasher
@@ -17,6 +18,7 @@ from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.pool import EndpointSpec, Registry
 from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.rates import RateLearner
 from ext_proc.core.strategies import Context, Strategy
 from ext_proc.core.strategies.least_wait import LeastWait
 
@@ -66,7 +68,15 @@ class Fleet:
         self.index = ObservedIndex(self.hasher.tokens)
         self.health = HealthMonitor(observer=self.notes)
         self.generator = random.Random(7)
-        parts = {"registry": self.registry, "ledger": self.ledger, "index": self.index, "health": self.health}
+        self.rates, self.expectations = RateLearner(), Expectations()
+        parts: dict[str, Any] = {
+            "registry": self.registry,
+            "ledger": self.ledger,
+            "index": self.index,
+            "health": self.health,
+            "rates": self.rates,
+            "expectations": self.expectations,
+        }
         self.picker = EndpointPicker(
             **parts,
             hasher=self.hasher,
@@ -86,7 +96,7 @@ class Fleet:
     def fill(self, pool: str, *addresses: str, **spec: Any) -> None:
         """Make addresses the content of a pool, and state for what came."""
         change = self.registry.replace(pool, [EndpointSpec(address=address, **spec) for address in addresses])
-        follow(change, ledger=self.ledger, index=self.index, health=self.health)
+        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
 
     def pick(self, asked: InferenceRequest | None = None, *, subset: set[str] | None = None) -> Decision:
         """Pick, and expect a decision."""
@@ -136,7 +146,7 @@ def text(seed: object, size: int = 4096) -> bytes:
 
 
 def context(
-    loads: list[Load], hits: list[int] | None = None, *, now: float = 0.0, turn: int = 1, **fields: float
+    loads: list[Load], hits: list[int] | None = None, *, now: float = 0.0, turn: int = 1, **fields: Any
 ) -> Context:
     """Make what a strategy looks at, one load per candidate."""
     usual = {"output": 300.0, "residence": 10.0} | fields

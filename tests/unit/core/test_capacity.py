@@ -17,7 +17,7 @@ def registry_with(*specs: EndpointSpec) -> Registry:
     return registry
 
 
-def endpoint(registry: Registry, address: str = A) -> Endpoint:
+def known(registry: Registry, address: str = A) -> Endpoint:
     """Return an endpoint as it is."""
     return registry.snapshot.by_address[address]
 
@@ -25,56 +25,56 @@ def endpoint(registry: Registry, address: str = A) -> Endpoint:
 def test_a_capacity_is_learnt_once() -> None:
     """It is seen in endpoint and candidates, slot and generation stay, and the same word again is no change."""
     registry = registry_with(EndpointSpec(address=A), EndpointSpec(address=B, kv_tokens=7))
-    before = endpoint(registry)
+    before = known(registry)
     change = registry.learn_capacity(A, before.generation, 5000)
-    assert change == Change(updated=(endpoint(registry),))
+    assert change == Change(updated=(known(registry),))
     assert registry.snapshot.endpoints.kv_tokens == (5000, 7)
-    assert (endpoint(registry).slot, endpoint(registry).generation) == (before.slot, before.generation)
+    assert (known(registry).slot, known(registry).generation) == (before.slot, before.generation)
     assert registry.learn_capacity(A, before.generation, 5000) is None
 
 
 def test_a_configured_capacity_wins() -> None:
     """What the operator wrote stands, before and after the engine spoke; without it the engine's word counts again."""
     registry = registry_with(EndpointSpec(address=A, kv_tokens=7))
-    generation = endpoint(registry).generation
+    generation = known(registry).generation
     assert registry.learn_capacity(A, generation, 5000) is None
     registry.replace("p", [EndpointSpec(address=A)])
     assert registry.learn_capacity(A, generation, 5000) is not None
     registry.replace("p", [EndpointSpec(address=A, kv_tokens=7)])
-    assert endpoint(registry).kv_tokens == 7
+    assert known(registry).kv_tokens == 7
     registry.replace("p", [EndpointSpec(address=A)])
-    assert endpoint(registry).kv_tokens == 5000
+    assert known(registry).kv_tokens == 5000
 
 
 def test_a_change_of_anything_else_keeps_what_was_learnt() -> None:
     """Neither new labels nor learnt models make an engine's memory unknown, nor the reverse."""
     registry = registry_with(EndpointSpec(address=A))
-    generation = endpoint(registry).generation
+    generation = known(registry).generation
     registry.learn_capacity(A, generation, 5000)
     registry.learn(A, generation, frozenset({"m"}))
     registry.replace("p", [EndpointSpec(address=A, labels={"gpu": "h100"})])
-    assert (endpoint(registry).kv_tokens, endpoint(registry).models) == (5000, {"m"})
+    assert (known(registry).kv_tokens, known(registry).models) == (5000, {"m"})
 
 
 def test_a_word_about_somebody_else_is_void() -> None:
     """An address that is gone, or that is another endpoint by now, learns nothing."""
     registry = registry_with(EndpointSpec(address=A))
-    generation = endpoint(registry).generation
+    generation = known(registry).generation
     assert registry.learn_capacity(B, generation, 5000) is None
     registry.replace("p", [])
     registry.replace("p", [EndpointSpec(address=A)])
     assert registry.learn_capacity(A, generation, 5000) is None
-    assert endpoint(registry).kv_tokens is None
+    assert known(registry).kv_tokens is None
 
 
 def test_the_index_follows_the_learnt_capacity() -> None:
-    """An engine with a small cache is not believed to hold more than fits."""
+    """An engine with a small cache is not believed to hold more than fits: of ten prompts only the last."""
     fleet = Fleet(1)
     for number in range(10):
         fleet.serve(request(text(number)))
-    slot = fleet.endpoints[0].slot
-    held = fleet.index.blocks(slot)
-    change = fleet.registry.learn_capacity(fleet.endpoints[0].address, fleet.endpoints[0].generation, 2000)
+    (endpoint,) = fleet.endpoints
+    change = fleet.registry.learn_capacity(endpoint.address, endpoint.generation, 2000)
     assert change is not None
-    follow(change, ledger=fleet.ledger, index=fleet.index, health=fleet.health)
-    assert 0 < fleet.index.blocks(slot) < held / 2
+    follow(change, ledger=fleet.ledger, index=fleet.index)
+    assert fleet.pick(request(text(9))).hit_tokens > 0
+    assert fleet.pick(request(text(0))).hit_tokens == 0

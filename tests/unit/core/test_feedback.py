@@ -7,7 +7,8 @@ import pytest
 from ext_proc.core.health import HealthState
 from ext_proc.core.ledger import Load
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
-from tests.unit.core.builders import Fleet, Notes, request, text
+from ext_proc.core.rates import Scrape
+from tests.unit.core.builders import CHAT, MODEL, Fleet, Notes, request, text
 
 PROMPT = text("a")
 
@@ -19,7 +20,9 @@ def fleet() -> Fleet:
 
 
 def _holders(fleet: Fleet) -> set[int]:
-    return set(fleet.index.match(fleet.hasher.chain(request(PROMPT))))
+    slots = [endpoint.slot for endpoint in fleet.endpoints]
+    depths = fleet.index.depths(fleet.hasher.chain(request(PROMPT)), slots)
+    return {slot for slot, depth in zip(slots, depths, strict=True) if depth}
 
 
 def _states(fleet: Fleet) -> list[str]:
@@ -44,13 +47,13 @@ def test_an_unknown_decision_teaches_nothing(fleet: Fleet) -> None:
 
 def test_answers_teach_length_and_residence(fleet: Fleet) -> None:
     """A good answer moves the expectations for the next ones; a failed or a nearly free one does not."""
-    before = (fleet.ledger.output, fleet.ledger.residence)
+    before = (fleet.expectations.of(MODEL).output, fleet.expectations.of(MODEL).residence)
     fleet.settle(fleet.pick(), Ending.RESET, duration=500.0)
     fleet.serve(request(operation=Operation.LOOKUP), duration=0.001)
-    assert (fleet.ledger.output, fleet.ledger.residence) == before
+    assert (fleet.expectations.of(MODEL).output, fleet.expectations.of(MODEL).residence) == before
     fleet.serve(usage=Usage(completion_tokens=900), duration=30.0)
-    assert fleet.ledger.output > before[0]
-    assert fleet.ledger.residence > before[1]
+    assert fleet.expectations.of(MODEL).output > before[0]
+    assert fleet.expectations.of(MODEL).residence > before[1]
 
 
 @pytest.mark.parametrize(
@@ -209,3 +212,97 @@ def test_f07_an_observer_that_raises_leaks_no_lease() -> None:
     with pytest.raises(RuntimeError):
         fleet.settle(fleet.pick())
     assert [fleet.load(place).in_flight for place in range(3)] == [0, 0, 0]
+
+
+def _talk(fleet: Fleet, rate: float, count: int = 200) -> None:
+    """Let one endpoint after the other answer prompts of its own, each with a first token after its prefill."""
+    for number in range(count):
+        decision = fleet.pick(request(text(number)))
+        fleet.now += 1024 / rate
+        fleet.feedback.first_token(decision.id, fleet.now)
+        fleet.settle(decision)
+
+
+def test_first_tokens_teach_how_fast_endpoints_are(fleet: Fleet) -> None:
+    """The predicted prefill comes to be what first tokens show, far from the default."""
+    _talk(fleet, 1_000.0)
+    decision = fleet.pick(request(text("next")))
+    assert decision.terms[0].prefill == pytest.approx(1024 / 1_000, rel=0.1)
+
+
+def test_first_tokens_of_unknown_decisions_say_nothing(fleet: Fleet) -> None:
+    """A first token that comes after the end, twice or of another process changes nothing."""
+    decision = fleet.pick(request(PROMPT))
+    fleet.settle(decision)
+    for name in (decision.id, "x-1"):
+        fleet.feedback.first_token(name, fleet.now + 5)
+    assert [fleet.rates.rate(endpoint.slot) for endpoint in fleet.endpoints] == [None] * 3
+
+
+def test_reported_hits_correct_what_is_believed_to_fit(fleet: Fleet) -> None:
+    """An engine that reports nothing cached where much was predicted is believed to hold less."""
+    first = fleet.serve(request(PROMPT))
+    before = fleet.index.capacity(first.chosen.slot)
+    second = fleet.serve(request(PROMPT), usage=Usage(prompt_tokens=1024, completion_tokens=5, cached_tokens=0))
+    assert (second.chosen, second.hit_tokens) == (first.chosen, 1024)
+    assert fleet.index.capacity(first.chosen.slot) == int(before * 0.9)
+
+
+def test_a_prompt_seen_in_part_corrects_nothing(fleet: Fleet) -> None:
+    """Of a body that was cut neither the length nor the cached share can be compared."""
+    usage = Usage(prompt_tokens=9000, completion_tokens=5, cached_tokens=8000)
+    decision = fleet.serve(request(PROMPT, truncated=True), usage=usage)
+    assert fleet.expectations.of(MODEL).scale == 1.0
+    assert fleet.index.capacity(decision.chosen.slot) == 400_000
+
+
+def test_engines_teach_how_many_tokens_a_text_has(fleet: Fleet) -> None:
+    """Where text has twice the tokens that were estimated, lengths and hits are counted twice as high."""
+    for number in range(300):
+        fleet.serve(request(text(number)), usage=Usage(prompt_tokens=2048, completion_tokens=5))
+    first = fleet.serve(request(PROMPT))
+    second = fleet.pick(request(PROMPT))
+    assert first.request.prompt_tokens == pytest.approx(2048, rel=0.02)
+    assert second.hit_tokens == pytest.approx(2048, rel=0.02)
+    assert fleet.load(fleet.endpoints.index(second.chosen)).tokens == pytest.approx(2048 + 5, rel=0.1)
+
+
+def test_scrapes_teach_the_rate_and_the_queue(fleet: Fleet) -> None:
+    """Where no first tokens come, sums of a scrape teach the rate, and the engine's queue outranks the virtual one."""
+    first = fleet.endpoints[0]
+    fleet.feedback.scraped(first, Scrape(waiting=0), fleet.now)
+    made = fleet.occupy(0, 10, tokens=8_000)
+    assert fleet.load(0).busy_until > fleet.now + 10
+    fleet.feedback.scraped(first, Scrape(waiting=0, running=10), fleet.now)
+    assert fleet.load(0).busy_until == pytest.approx(fleet.now + made[-1].terms[0].prefill)
+    fleet.feedback.scraped(first, Scrape(30.0, 10, waiting=4, running=6), fleet.now)
+    assert fleet.load(0).busy_until == pytest.approx(fleet.now + 4.5 * made[-1].terms[0].prefill)
+    assert fleet.rates.rate(first.slot) is not None
+
+
+def test_first_tokens_outrank_scrapes(fleet: Fleet) -> None:
+    """While first tokens are heard of, neither rate nor queue follows a scrape."""
+    _talk(fleet, 1_000.0)
+    first = fleet.endpoints[0]
+    rate = fleet.rates.rate(first.slot)
+    fleet.occupy(0, 3, tokens=8_000)
+    busy = fleet.load(0).busy_until
+    for _ in range(3):
+        fleet.feedback.scraped(first, Scrape(99.0, 1, waiting=0, running=0), fleet.now)
+    assert (fleet.rates.rate(first.slot), fleet.load(0).busy_until) == (rate, busy)
+
+
+def test_scrapes_of_an_endpoint_that_is_gone_say_nothing(fleet: Fleet) -> None:
+    """What a scrape brings after its endpoint was replaced is not the successor's."""
+    gone = fleet.endpoints[0]
+    fleet.fill("p", "10.0.0.99:8000", models=CHAT)
+    for _ in range(3):
+        fleet.feedback.scraped(gone, Scrape(9.0, 1, waiting=3), fleet.now)
+    assert fleet.rates.rate(fleet.endpoints[0].slot) is None
+
+
+def test_an_answer_says_that_all_before_it_is_prefilled(fleet: Fleet) -> None:
+    """However wrong the assumed rate, the virtual queue never holds what must be done."""
+    made = fleet.occupy(0, 3, tokens=80_000)
+    fleet.settle(made[1])
+    assert fleet.load(0).busy_until == pytest.approx(fleet.now + made[2].terms[0].prefill)

@@ -14,7 +14,7 @@ def test_state_comes_and_goes_with_the_endpoint() -> None:
     chain = PromptHasher().chain(request(b"x" * 4096))
     fleet.index.learn(gone.slot, chain)
     assert fleet.ledger.load(gone.slot).in_flight == 1
-    assert set(fleet.index.match(chain)) == {gone.slot}
+    assert fleet.index.depths(chain, [gone.slot]) == [len(chain)]
     fleet.fill("p")
     assert fleet.ledger.load(gone.slot).in_flight == 0
-    assert not fleet.index.match(chain)
+    assert fleet.index.depths(chain, [gone.slot]) == [0]

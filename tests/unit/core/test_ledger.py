@@ -6,8 +6,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ext_proc.core.ledger import Lease, Ledger, Load
+from ext_proc.core.ledger import NOTHING_LEARNT, Lease, Ledger, Load
 from ext_proc.core.model import Decision, Endpoint
+from ext_proc.core.prefill import Prefill
 from tests.unit.core.builders import endpoints, request
 
 A, B = endpoints(2)
@@ -30,7 +31,7 @@ def _decision(name: str, endpoint: Endpoint, tokens: int = 100) -> Decision:
 
 def _take(ledger: Ledger, name: str, endpoint: Endpoint = A, *, now: float = 0.0, counted: bool = True) -> Lease:
     decision = _decision(name, endpoint)
-    return ledger.take(decision, (), 0, seconds=2.0, output=50.0, now=now, counted=counted)
+    return ledger.take(decision, NOTHING_LEARNT, Prefill(seconds=2.0), output=50.0, now=now, counted=counted)
 
 
 @pytest.fixture
@@ -46,8 +47,8 @@ def test_a_lease_books_requests_tokens_and_queue(ledger: Ledger) -> None:
     """A dispatch counts at once: one request, its prompt and expected answer, and its prefill behind the others'."""
     _take(ledger, "1", now=10.0)
     _take(ledger, "2", now=11.0)
-    assert ledger.load(A.slot) == Load(2, 300, 14.0)
-    assert ledger.loads_of([A.slot, B.slot]) == [Load(2, 300, 14.0), Load()]
+    assert ledger.load(A.slot) == Load(2, 300, 14.0, 4.0)
+    assert ledger.loads_of([A.slot, B.slot]) == [Load(2, 300, 14.0, 4.0), Load()]
 
 
 def test_an_idle_queue_begins_at_the_present(ledger: Ledger) -> None:
@@ -93,19 +94,45 @@ def test_an_unknown_slot_is_idle(ledger: Ledger) -> None:
     assert ledger.end("1", 1.0) is not None
 
 
-@pytest.mark.parametrize(("limit", "expected"), [(None, 300.0), (16, 16.0), (0, 0.0), (-1, 0.0), (4096, 300.0)])
-def test_answers_are_expected_as_long_as_usual(limit: int | None, expected: float) -> None:
-    """The learnt mean counts unless the client's limit is lower; nonsense never makes it negative."""
-    assert Ledger().expected_output(request(output_tokens=limit)) == expected
+def test_a_first_token_sets_the_queue_right(ledger: Ledger) -> None:
+    """Once a request answers, what was sent up to it is done, and the queue is what was sent after it, from now."""
+    for name in "123":
+        _take(ledger, name, now=0.0)
+    assert ledger.load(A.slot).busy_until == 6.0
+    answering = ledger.first_token("2", 1.0)
+    assert answering is not None
+    assert answering.decision.id == "2"
+    assert ledger.load(A.slot).busy_until == 3.0
+    ledger.first_token("1", 1.5)
+    assert ledger.load(A.slot).busy_until == 3.5
+    ledger.first_token("3", 10.0)
+    assert ledger.load(A.slot).busy_until == 10.0
 
 
-def test_length_and_residence_are_learnt() -> None:
-    """Finished answers move the expectations towards what was seen; a missing count moves only the residence."""
-    ledger = Ledger(expected_output=300.0, expected_residence=10.0)
-    ledger.learn(None, 20.0)
-    assert (ledger.output, ledger.residence) == (300.0, pytest.approx(10.2))
-    ledger.learn(400, 20.0)
-    assert ledger.output == pytest.approx(302.0)
+def test_a_first_token_counts_once(ledger: Ledger) -> None:
+    """A second one, one of an unknown request and one of a request that weighs nothing say nothing."""
+    _take(ledger, "1")
+    _take(ledger, "2", counted=False)
+    assert ledger.first_token("1", 1.0) is not None
+    assert [ledger.first_token(name, 2.0) for name in ("1", "2", "3")] == [None, None, None]
+
+
+def test_without_reports_a_lost_end_weighs_for_a_while_only(ledger: Ledger) -> None:
+    """A request that stays five times the usual is counted no more, but its outcome is still waited for."""
+    _take(ledger, "1", now=0.0)
+    assert not ledger.expire(149.0, 30.0)
+    assert ledger.load(A.slot).in_flight == 1
+    assert not ledger.expire(151.0, 30.0)
+    assert (ledger.load(A.slot).in_flight, len(ledger)) == (0, 1)
+    assert ledger.end("1", 160.0) is not None
+    assert ledger.load(A.slot).in_flight == 0
+
+
+def test_the_usual_stay_is_never_taken_for_shorter_than_a_minute_allows(ledger: Ledger) -> None:
+    """Where answers take milliseconds, a request may still take a minute."""
+    _take(ledger, "1", now=0.0)
+    ledger.expire(59.0, 0.001)
+    assert ledger.load(A.slot).in_flight == 1
 
 
 def test_leases_without_an_outcome_expire(ledger: Ledger) -> None:
@@ -124,7 +151,7 @@ def test_f09_a_long_silent_request_keeps_counting(ledger: Ledger) -> None:
         assert not ledger.expire(float(now))
     assert ledger.load(A.slot).in_flight == 1
     ledger.end("1", 720.0)
-    assert ledger.load(A.slot) == Load(0, 0, 2.0)
+    assert ledger.load(A.slot) == Load(0, 0, 2.0, 2.0)
 
 
 def test_f09_without_reports_twelve_minutes_are_not_too_long(ledger: Ledger) -> None:
@@ -147,7 +174,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(timeout=30.0)
+        self.ledger = Ledger(timeout=100.0)
         self.now = 0.0
         self.count = 0
         self.generations = [0, 0]
@@ -163,7 +190,8 @@ class LedgerMachine(RuleBasedStateMachine):
         """Dispatch a request."""
         self.count += 1
         decision = _decision(f"d{self.count}", (A, B)[slot], tokens)
-        lease = self.ledger.take(decision, (), 0, seconds=1.0, output=5.0, now=self.now, counted=counted)
+        prefill = Prefill(seconds=1.0)
+        lease = self.ledger.take(decision, NOTHING_LEARNT, prefill, output=5.0, now=self.now, counted=counted)
         self._hold(lease, slot)
 
     @rule(number=st.integers(0, 50))
@@ -179,12 +207,17 @@ class LedgerMachine(RuleBasedStateMachine):
         self.ledger.add(slot)
         self.generations[slot] += 1
 
-    @rule(seconds=st.sampled_from([0.5, 10.0, 31.0]))
-    def expire(self, seconds: float) -> None:
+    @rule(number=st.integers(0, 50))
+    def first_token(self, number: int) -> None:
+        """Let a request begin to answer, whatever became of it."""
+        self.ledger.first_token(f"d{number}", self.now)
+
+    @rule(seconds=st.sampled_from([0.5, 10.0, 31.0]), residence=st.sampled_from([0.1, 13.0]))
+    def expire(self, seconds: float, residence: float) -> None:
         """Let time pass and give up what is overdue."""
         self.now += seconds
-        for lease in self.ledger.expire(self.now):
-            assert lease.seen_at + 30.0 <= self.now
+        for lease in self.ledger.expire(self.now, residence):
+            assert lease.seen_at + 100.0 <= self.now
             del self.open[lease.decision.id]
 
     @invariant()
@@ -197,6 +230,7 @@ class LedgerMachine(RuleBasedStateMachine):
             load = self.ledger.load(slot)
             assert (load.in_flight, load.tokens) == (len(counted), sum(lease.tokens for lease in counted))
             assert load.in_flight or load.busy_until <= self.now
+            assert 0 <= load.begun <= load.dispatched
 
 
 TestLedgerMachine = LedgerMachine.TestCase

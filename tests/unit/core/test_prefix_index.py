@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -12,7 +13,11 @@ from ext_proc.core.prefix_index import ObservedIndex
 
 SLOTS = st.integers(0, 3)
 PROMPTS = st.text("ab", min_size=1, max_size=7)
-BOUND = 9
+BLOCK = 10
+"""Tokens of a block in these tests."""
+
+CAPACITY = 100
+BOUND = 12
 
 
 def _chain(prompt: str) -> list[int]:
@@ -21,136 +26,197 @@ def _chain(prompt: str) -> list[int]:
 
 
 def _index(*slots: int, capacity: int | None = None, max_blocks: int = 1000) -> ObservedIndex:
-    index = ObservedIndex(lambda _: 10, max_blocks=max_blocks, default_capacity=100_000)
+    index = ObservedIndex(lambda blocks: BLOCK * blocks, max_blocks=max_blocks, default_capacity=100_000)
     for slot in slots:
         index.add(slot, capacity)
     return index
 
 
 def test_depth_is_the_longest_common_prefix() -> None:
-    """Each slot is listed with the leading blocks it holds; a slot that holds none is not."""
+    """Each slot gets the number of leading blocks it holds, in the order asked for."""
     index = _index(0, 1, 2)
     index.learn(0, _chain("abab"))
     index.learn(1, _chain("abb"))
-    assert index.match(_chain("ababab")) == {0: 4, 1: 2}
-
-
-def test_depth_is_returned_in_the_measure_asked_for() -> None:
-    """Leading blocks are turned into whatever the caller counts in."""
-    index = _index(70)
-    index.learn(70, _chain("abab"))
-    assert index.match(_chain("aba"), lambda blocks: 16 * blocks) == {70: 48}
-
-
-def test_learning_tells_what_was_held_before() -> None:
-    """The number of leading blocks that were there already tells a later correction where to begin."""
-    index = _index(0)
-    assert index.learn(0, _chain("ab")) == 0
-    assert index.learn(0, _chain("abab")) == 2
-    assert index.learn(0, _chain("ab")) == 2
+    assert index.depths(_chain("ababab"), [2, 1, 0]) == [0, 2, 4]
 
 
 def test_an_unknown_slot_learns_nothing() -> None:
     """An endpoint that is gone leaves no trace, however late something speaks of it."""
     index = _index(0)
-    assert index.learn(5, _chain("ab")) == 0
-    index.forget(5, _chain("ab"))
+    stamp = index.learn(5, _chain("ab"))
+    index.forget(5, _chain("ab"), stamp)
+    index.correct(5, 10, 20, 30)
+    index.clear(5)
     index.remove(5)
-    assert (len(index), index.blocks(5), index.match(_chain("ab"))) == (0, 0, {})
+    assert (len(index), index.blocks(5), index.capacity(5)) == (0, 0, 0)
+    assert index.depths(_chain("ab"), [5]) == [0]
 
 
-def test_forgetting_leaves_no_gap_uncounted() -> None:
-    """A slot that keeps later blocks of a prompt without the earlier ones is not said to hold the prompt."""
+def test_only_what_a_prompt_added_is_taken_back() -> None:
+    """Blocks that another prompt used in between stay, and no block is left behind one that went."""
     index = _index(0)
-    fresh = index.learn(0, _chain("aaaabbb"))
-    index.learn(0, _chain("aaaabbbaaaaaaaaaa"))
-    index.forget(0, _chain("aaaabbb")[fresh:])
+    stamp = index.learn(0, _chain("aaaabbb"))
+    index.learn(0, _chain("aaaab"))
+    index.forget(0, _chain("aaaabbb"), stamp)
     index.learn(0, _chain("aaaa"))
-    assert index.match(_chain("aaaabbbaaaaaaaaaa")) == {0: 4}
+    assert index.depths(_chain("aaaabbb"), [0]) == [5]
 
 
-def test_the_ends_of_old_prompts_go_first() -> None:
-    """Over its capacity an endpoint loses the last blocks of what was used longest ago."""
-    index = _index(0, capacity=60)
+def test_what_was_used_longest_ago_expires_first() -> None:
+    """Over its capacity an endpoint loses whole prompts, those first that nobody used since."""
+    index = _index(0, capacity=100)
+    for letter in "xyzx":
+        index.learn(0, _chain(letter * 4))
     index.learn(0, _chain("aaaa"))
     index.learn(0, _chain("bbbb"))
-    assert index.match(_chain("aaaa")) == {0: 2}
-    assert index.match(_chain("bbbb")) == {0: 4}
+    assert [index.depths(_chain(letter * 4), [0]) for letter in "xyzab"] == [[4], [0], [4], [4], [4]]
 
 
 def test_a_prompt_beyond_capacity_keeps_its_beginning() -> None:
     """Of a prompt that does not fit, the leading blocks that fit are remembered."""
     index = _index(0, capacity=50)
     index.learn(0, _chain("abababab"))
-    assert index.match(_chain("abababab")) == {0: 5}
+    assert index.depths(_chain("abababab"), [0]) == [5]
 
 
 def test_a_smaller_capacity_counts_at_once() -> None:
     """When an endpoint turns out to be smaller, what cannot be there is forgotten."""
     index = _index(0)
-    index.learn(0, _chain("abababab"))
-    index.add(0, 30)
-    assert index.match(_chain("abababab")) == {0: 3}
+    index.learn(0, _chain("aaaa"))
+    index.learn(0, _chain("bbbb"))
+    index.add(0, 40)
+    assert [index.depths(_chain(letter * 4), [0]) for letter in "ab"] == [[0], [4]]
 
 
-def test_the_bound_holds_when_endpoints_join() -> None:
-    """Endpoints that join later get their share from those that hold more than theirs."""
-    index = _index(0, max_blocks=8)
-    index.learn(0, _chain("aaaaaaaa"))
-    index.add(1)
-    index.learn(1, _chain("bbbb"))
-    assert (index.blocks(0), index.blocks(1)) == (4, 4)
+def test_what_expired_never_comes_back() -> None:
+    """A capacity that grows again makes room for new prompts only."""
+    index = _index(0)
+    index.learn(0, _chain("aaaa"))
+    index.learn(0, _chain("bbbb"))
+    index.add(0, 40)
+    index.add(0, 1000)
+    assert index.depths(_chain("aaaa"), [0]) == [0]
+
+
+def test_a_known_capacity_keeps_its_corrections() -> None:
+    """Hearing the same stated capacity again does not undo what was learnt of it."""
+    index = _index(0, capacity=100)
+    index.correct(0, 50, 0, 50)
+    index.add(0, 100)
+    assert index.capacity(0) == 90
+
+
+@pytest.mark.parametrize(
+    ("predicted", "actual", "capacity"),
+    [(500, 0, 950), (0, 500, 1050), (500, 495, 1000.5), (0, 0, 1000), (100, 100, 1000.5), (0, 2000, 1100)],
+)
+def test_reported_hits_correct_the_capacity(predicted: int, actual: int, capacity: float) -> None:
+    """Too few hits shrink it by a tenth of the error, more grow it, a right prediction grows it a little."""
+    index = _index(0, capacity=1000)
+    index.correct(0, predicted, actual, 1000)
+    assert index.capacity(0) == int(capacity)
+
+
+def test_corrections_stay_within_reason() -> None:
+    """No report takes the capacity below a fiftieth or above three times what was stated."""
+    index = _index(0, 1, capacity=1000)
+    for _ in range(1000):
+        index.correct(0, 100, 0, 100)
+        index.correct(1, 0, 100, 100)
+    assert (index.capacity(0), index.capacity(1)) == (20, 3000)
+
+
+def test_clearing_forgets_the_content_and_keeps_the_slot() -> None:
+    """An engine that restarted holds nothing and learns anew."""
+    index = _index(0, 1)
+    for slot in (0, 1):
+        index.learn(slot, _chain("ab"))
+    index.clear(0)
+    assert (index.depths(_chain("ab"), [0, 1]), len(index)) == ([0, 2], 2)
+    index.learn(0, _chain("ab"))
+    assert index.depths(_chain("ab"), [0, 1]) == [2, 2]
 
 
 def test_i05_unique_prompts_do_not_grow_the_index() -> None:
-    """However many prompts come, no more blocks are held than the bound."""
+    """However many prompts come, no more blocks are held than the bound, and the newest are among them."""
     generator = random.Random(1)
     index = _index(*range(3), max_blocks=300)
     for number in range(1000):
-        index.learn(number % 3, [generator.getrandbits(64) for _ in range(32)])
-    assert len(index) <= 300
-    assert sum(map(index.blocks, range(3))) <= 300
+        chain = [generator.getrandbits(64) for _ in range(32)]
+        index.learn(number % 3, chain)
+        assert index.depths(chain, [number % 3]) == [32]
+        assert len(index) == sum(map(index.blocks, range(3))) <= 300
+
+
+def test_a_prompt_of_more_blocks_than_the_bound_is_cut() -> None:
+    """A single prompt cannot break the bound."""
+    index = _index(0, max_blocks=5)
+    index.learn(0, _chain("ababababab"))
+    assert (len(index), index.depths(_chain("ababababab"), [0])) == (5, [5])
+
+
+def test_expired_blocks_are_swept() -> None:
+    """A table that keeps learning stays within a few times of what fits."""
+    index = _index(0, capacity=1000, max_blocks=1_000_000)
+    for number in range(10_000):
+        index.learn(0, [hash((number, block)) for block in range(10)])
+    assert index.blocks(0) <= 1024
 
 
 @given(st.lists(st.tuples(st.integers(0, 1200), st.integers(1, 5)), min_size=1, max_size=30))
 def test_hundreds_of_slots_keep_their_own_depths(taught: list[tuple[int, int]]) -> None:
-    """Slots far beyond the width of a machine word do not disturb each other."""
-    index = _index(*{slot for slot, _ in taught})
+    """Slots do not disturb each other, whatever the depth of the one that was looked at before."""
+    slots = list(dict.fromkeys(slot for slot, _ in taught))
+    index = _index(*slots)
     chain = _chain("ababa")
     expected: dict[int, int] = {}
     for slot, depth in taught:
         index.learn(slot, chain[:depth])
         expected[slot] = max(depth, expected.get(slot, 0))
-    assert index.match(chain) == expected
+    assert index.depths(chain, slots) == [expected[slot] for slot in slots]
 
 
 class NaiveIndex:
-    """Every slot's blocks in a list, least recently used first; bounds are enforced as the index promises."""
+    """The rule of the index without its speed: a clock per slot, a stamp per block, nothing ever swept."""
 
     def __init__(self) -> None:
-        self.held: dict[int, list[int]] = {}
+        self.stamps: dict[int, dict[int, int]] = {}
+        self.clock: dict[int, int] = {}
+        self.floor: dict[int, int] = {}
         self.capacity: dict[int, int] = {}
 
-    def learn(self, slot: int, chain: list[int]) -> None:
-        """Touch the chain from its end to its beginning."""
-        if slot not in self.held:
-            return
-        self.held[slot] = [block for block in self.held[slot] if block not in chain] + chain[::-1]
-        self.shrink(slot)
+    def add(self, slot: int, capacity: int) -> None:
+        """Add a slot or change its capacity."""
+        self.stamps.setdefault(slot, {})
+        self.clock.setdefault(slot, 0)
+        self.floor.setdefault(slot, 0)
+        self.capacity[slot] = capacity
+        self.expire(slot)
 
-    def shrink(self, slot: int) -> None:
-        """Drop the oldest beyond capacity, then whatever is over the common bound."""
-        blocks = self.held[slot]
-        del blocks[: max(len(blocks) - self.capacity[slot] // 10, 0)]
-        while sum(map(len, self.held.values())) > BOUND:
-            over = [s for s in (slot, *self.held) if len(self.held[s]) > BOUND // len(self.held)]
-            victim = slot if over[0] == slot else max(self.held, key=lambda s: len(self.held[s]))
-            slot = victim
-            del self.held[victim][0]
+    def expire(self, slot: int) -> None:
+        """Raise the floor below which nothing is held any more."""
+        self.floor[slot] = max(self.floor[slot], self.clock[slot] - self.capacity[slot])
+
+    def learn(self, slot: int, chain: list[int]) -> int:
+        """Touch what fits of the chain."""
+        if slot not in self.stamps:
+            return 0
+        depth = self.depth(slot, chain)
+        kept = chain[: self.capacity[slot] // BLOCK]
+        self.clock[slot] += 1 + BLOCK * max(len(kept) - depth, 0)
+        self.expire(slot)
+        self.stamps[slot].update(dict.fromkeys(kept, self.clock[slot]))
+        return self.clock[slot]
+
+    def forget(self, slot: int, blocks: list[int], stamp: int) -> None:
+        """Take back what was not used since."""
+        held = self.stamps.get(slot, {})
+        self.stamps[slot] = {b: s for b, s in held.items() if b not in blocks or s > stamp}
 
     def depth(self, slot: int, chain: list[int]) -> int:
         """Count leading blocks one by one."""
-        missing = (place for place, block in enumerate(chain) if block not in self.held[slot])
+        held, floor = self.stamps.get(slot, {}), self.floor.get(slot, 0)
+        missing = (place for place, block in enumerate(chain) if held.get(block, 0) <= floor)
         return next(missing, len(chain))
 
 
@@ -159,60 +225,86 @@ class IndexMachine(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.index = ObservedIndex(lambda _: 10, max_blocks=BOUND, default_capacity=100)
+        self.index = ObservedIndex(lambda blocks: BLOCK * blocks, max_blocks=1000, default_capacity=CAPACITY)
         self.naive = NaiveIndex()
+        self.learnt: list[tuple[int, list[int], int]] = []
 
     @rule(slot=SLOTS, capacity=st.sampled_from([None, 30, 70]))
     def add(self, slot: int, capacity: int | None) -> None:
         """Add a slot, or change its capacity."""
         self.index.add(slot, capacity)
-        self.naive.held.setdefault(slot, [])
-        self.naive.capacity[slot] = capacity or 100
-        self.naive.shrink(slot)
+        self.naive.add(slot, capacity or CAPACITY)
 
     @rule(slot=SLOTS)
     def remove(self, slot: int) -> None:
         """Remove a slot, known or not."""
         self.index.remove(slot)
-        self.naive.held.pop(slot, None)
+        for part in (self.naive.stamps, self.naive.clock, self.naive.floor, self.naive.capacity):
+            part.pop(slot, None)
+        self.learnt = [learnt for learnt in self.learnt if learnt[0] != slot]
+
+    @rule(slot=SLOTS)
+    def clear(self, slot: int) -> None:
+        """Forget the content of a slot."""
+        self.index.clear(slot)
+        if slot in self.naive.stamps:
+            self.naive.stamps[slot] = {}
+
+    @rule(slot=SLOTS, prompt=PROMPTS, told=st.booleans())
+    def learn(self, slot: int, prompt: str, *, told: bool) -> None:
+        """Learn a prompt, with the depth that was looked up before or without."""
+        chain = _chain(prompt)
+        depth = self.index.depths(chain, [slot])[0]
+        stamp = self.index.learn(slot, chain, depth) if told else self.index.learn(slot, chain)
+        assert stamp == self.naive.learn(slot, chain)
+        if stamp:
+            self.learnt.append((slot, chain[depth:], stamp))
+
+    @precondition(lambda self: self.learnt)
+    @rule(place=st.integers(0, 1000))
+    def take_back(self, place: int) -> None:
+        """Take back what a prompt added, at any time after."""
+        slot, blocks, stamp = self.learnt.pop(place % len(self.learnt))
+        self.index.forget(slot, blocks, stamp)
+        self.naive.forget(slot, blocks, stamp)
+
+    @rule(prompt=PROMPTS, slots=st.permutations(range(4)))
+    def look_up(self, prompt: str, slots: list[int]) -> None:
+        """Compare all depths: never more than is held, never less, in any order of the slots."""
+        chain = _chain(prompt)
+        assert self.index.depths(chain, slots) == [self.naive.depth(slot, chain) for slot in slots]
+
+    @invariant()
+    def nothing_stands_behind_a_gap(self) -> None:
+        """Along any chain, what is held is a prefix of it: the look-up may search by halves."""
+        for slot, held in self.naive.stamps.items():
+            floor = self.naive.floor[slot]
+            live = {block for block, stamp in held.items() if stamp > floor}
+            for block in live:
+                text = block.to_bytes((block.bit_length() + 7) // 8).decode()
+                assert set(_chain(text)) <= live
+
+
+class BoundedMachine(RuleBasedStateMachine):
+    """The index under a bound that is much too small."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.index = ObservedIndex(lambda blocks: BLOCK * blocks, max_blocks=BOUND, default_capacity=10_000)
+        for slot in range(4):
+            self.index.add(slot)
 
     @rule(slot=SLOTS, prompt=PROMPTS)
     def learn(self, slot: int, prompt: str) -> None:
-        """Learn a prompt and compare what is said to have been there."""
-        chain = _chain(prompt)
-        before = self.naive.depth(slot, chain) if slot in self.naive.held else 0
-        assert self.index.learn(slot, chain) == before
-        self.naive.learn(slot, chain)
-
-    @rule(slot=SLOTS, prompt=PROMPTS, start=st.integers(0, 6))
-    def forget(self, slot: int, prompt: str, start: int) -> None:
-        """Forget the end of a prompt, whether it is held or not."""
-        chain = _chain(prompt)[start:]
-        self.index.forget(slot, chain)
-        if slot in self.naive.held:
-            self.naive.held[slot] = [block for block in self.naive.held[slot] if block not in chain]
-
-    @precondition(lambda self: self.naive.held)
-    @rule(prompt=PROMPTS)
-    def match(self, prompt: str) -> None:
-        """Compare all depths: never more than is held, never less."""
-        chain = _chain(prompt)
-        expected = {slot: self.naive.depth(slot, chain) for slot in self.naive.held}
-        assert self.index.match(chain) == {slot: depth for slot, depth in expected.items() if depth}
-
-    @rule(prompt=PROMPTS)
-    def a_longer_prompt_matches_no_less(self, prompt: str) -> None:
-        """Blocks added at the end take nothing from any slot's depth."""
-        chain = _chain(prompt)
-        shorter, longer = self.index.match(chain[:-1]), self.index.match(chain)
-        assert all(depth <= longer[slot] for slot, depth in shorter.items())
+        """The newest prompt is always held, whatever had to go for it."""
+        self.index.learn(slot, _chain(prompt))
+        assert self.index.depths(_chain(prompt), [slot]) == [len(prompt)]
 
     @invariant()
     def sizes_agree(self) -> None:
-        """Counts of blocks agree and stay within their bounds."""
-        held = self.naive.held
-        assert {slot: self.index.blocks(slot) for slot in held} == {slot: len(held[slot]) for slot in held}
-        assert len(self.index) == len(set().union(*held.values())) <= BOUND
+        """The total is the sum of the slots and within its bound."""
+        assert len(self.index) == sum(map(self.index.blocks, range(4))) <= BOUND
 
 
 TestIndexMachine = IndexMachine.TestCase
+TestBoundedMachine = BoundedMachine.TestCase

@@ -48,7 +48,10 @@ def decision(request_: InferenceRequest) -> Decision:
         hit_tokens=512,
         reason="prefix",
         strategy="least-wait",
-        terms=(CostTerms(E2, 0.25, 64, 0.1, 0.15), CostTerms(E1, 0.0625, 512, 0.02, 0.03, 0.0125, 3)),
+        terms=(
+            CostTerms(E2, 0.25, 64, 0.1, 0.15, in_seconds=True),
+            CostTerms(E1, 0.0725, 512, 0.02, 0.03, 0.0125, 3, 0.006, 0.004, in_seconds=True),
+        ),
         filters=(FilterReport("model", 4, 2),),
         decided_at=1.0,
         fallback_hits=(64,),

@@ -46,7 +46,7 @@ def test_a_finished_request_is_one_line(written: Written, decision: Decision, ou
         "level": "info", "event": "request_finished", "request_id": "r-1", "decision_id": "d-1",
         "model": "acme/chat-8b", "operation": "chat", "endpoint": "10.0.0.11:8000", "status": 200,
         "ending": "ok", "attempts": 1, "prompt_tokens": 990, "hit_tokens": 512, "cached_tokens": 480,
-        "duration_ms": 1500.0, "reason": "prefix",
+        "completion_tokens": 70, "duration_ms": 1500.0, "reason": "prefix",
     }  # fmt: skip
 
 

@@ -28,9 +28,7 @@ class Kept:
         self.reports: list[tuple[str, bool]] = []
         self.keeper = EndpointKeeper(
             registry=self.core.registry,
-            ledger=self.core.ledger,
-            index=self.core.index,
-            health=self.core.health,
+            follow=self.core.follow,
             eds=EdsWriter(self.eds, "engines"),
             on_change=lambda _: None,
             on_source=lambda source, error: self.reports.append((source, error is None)),

@@ -71,7 +71,7 @@ class Scraping:
         """Keep the change."""
         self.changes.append(change)
 
-    def interval_ended(self, endpoint: Endpoint, interval: Interval, now: float) -> None:
+    def interval_ended(self, endpoint: Endpoint, interval: Interval, signals: EngineSignals) -> None:
         """Keep the interval."""
         self.intervals.append(interval)
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from ext_proc.assembly import Core, build_core
+import msgspec
+
+from ext_proc.assembly import Core, build_core, exchange_policy
 from ext_proc.config import parse
-from ext_proc.core.exchange import BodyMode, Exchange, ExchangePolicy
-from ext_proc.core.following import follow
+from ext_proc.core.exchange import BodyMode, Exchange
 from ext_proc.core.model import Decision, Outcome
 from ext_proc.core.observer import NoObserver
 from ext_proc.wire._pb.core_pb2 import HeaderValue
@@ -72,8 +73,8 @@ class Picking:
         self.core: Core = build_core(parsed, self.notes)
         for name, pool in parsed.pools.items():
             change = self.core.registry.replace(name, pool.specs, frozenset(pool.models))
-            follow(change, ledger=self.core.ledger, index=self.core.index, health=self.core.health)
-        self._policy = ExchangePolicy(refuse_on_failure)
+            self.core.follow(change)
+        self._policy = msgspec.structs.replace(exchange_policy(parsed), refuse_on_failure=refuse_on_failure)
         self._generator = random.Random(7)
 
     def exchange(self) -> Exchange:

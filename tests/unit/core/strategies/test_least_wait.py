@@ -19,7 +19,7 @@ CANDIDATES = st.lists(
         st.builds(Load, st.integers(0, 100), TOKENS, st.floats(0, 100)),
         TOKENS,
         st.one_of(st.none(), st.integers(1_000, 500_000)),
-        st.one_of(st.none(), st.floats(100, 50_000)),
+        st.one_of(st.just(0.0), st.floats(100, 50_000)),
     ),
     min_size=1,
     max_size=6,
@@ -29,11 +29,12 @@ CANDIDATES = st.lists(
 def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[float]:
     """The docstring of the strategy, term by term, with its default parameters."""
     rows = []
-    for endpoint, load, hit in zip(candidates, seen.loads, seen.hits, strict=True):
-        rate, m = endpoint.prefill_rate or 8000.0, load.tokens
-        capacity = float("inf") if endpoint.kv_tokens is None else endpoint.kv_tokens
+    least = min((endpoint.kv_tokens for endpoint in candidates if endpoint.kv_tokens), default=float("inf"))
+    rates = seen.rates or [0.0] * len(candidates)
+    for endpoint, load, hit, rate in zip(candidates, seen.loads, seen.hits, rates, strict=True):
+        m, capacity = load.tokens, endpoint.kv_tokens or least
         u = max(length - hit, 16)
-        s = u * (1 + (length - u / 2) / 24_000) / rate
+        s = u * (1 + (length - u / 2) / (seen.attention or 24_000)) / (rate or 8000.0)
         w = max(0.0, load.busy_until - seen.now)
         k = max(0.0, m + length + seen.output - 0.95 * capacity) * seen.residence / max(m, 1)
         rows.append((w, s, k, load.in_flight))
@@ -41,16 +42,17 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
     return [w + s * (1 + min(2, q) + 0.03 * min(n, 64)) + k for w, s, k, n in rows]
 
 
-@given(TOKENS, CANDIDATES, st.floats(0, 50))
+@given(TOKENS, CANDIDATES, st.floats(0, 50), st.one_of(st.just(0.0), st.floats(6_000, 300_000)), st.booleans())
 def test_costs_follow_the_formula(
-    length: int, drawn: list[tuple[Load, int, int | None, float | None]], now: float
+    length: int, drawn: list[tuple[Load, int, int | None, float]], now: float, attention: float, known: bool
 ) -> None:
     """For any loads, hits, sizes and rates each cost is what the documented formula gives."""
     candidates = [
-        Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size, prefill_rate=rate)
-        for slot, (_, _, size, rate) in enumerate(drawn)
+        Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size) for slot, (_, _, size, _) in enumerate(drawn)
     ]
-    seen = context([load for load, *_ in drawn], [min(hit, length) for _, hit, _, _ in drawn], now=now)
+    rates = [rate for *_, rate in drawn] if known else ()
+    hits = [min(hit, length) for _, hit, _, _ in drawn]
+    seen = context([load for load, *_ in drawn], hits, now=now, rates=rates, attention=attention)
     costs = LeastWait().rank(request(prompt_tokens=length), candidates, seen).costs
     assert costs == pytest.approx(_formula(length, candidates, seen))
 
@@ -82,11 +84,20 @@ def test_each_term_decides_when_all_else_is_equal(loads: list[Load], hits: list[
 
 
 def test_a_faster_endpoint_is_preferred() -> None:
-    """A configured prefill rate outranks the default one."""
-    slow, fast = endpoints(2)
-    candidates = [slow, msgspec.structs.replace(fast, prefill_rate=20_000.0)]
-    costs = LeastWait().rank(request(prompt_tokens=4096), candidates, context([Load(), Load()])).costs
+    """A known prefill rate outranks the default one."""
+    seen = context([Load(), Load()], rates=[0.0, 20_000.0])
+    costs = LeastWait().rank(request(prompt_tokens=4096), endpoints(2), seen).costs
     assert costs[1] < costs[0]
+
+
+def test_learning_can_be_switched_off() -> None:
+    """With `learn` off only parameters and configured rates count."""
+    slow, fast = endpoints(2)
+    candidates = [slow, msgspec.structs.replace(fast, prefill_rate=16_000.0)]
+    seen = context([Load(), Load()], rates=[90_000.0, 1.0], attention=6000.0)
+    ranking = LeastWait(LeastWaitParameters(learn=False)).rank(request(prompt_tokens=24_000), candidates, seen)
+    assert list(ranking.works) == [36_000.0, 36_000.0]
+    assert list(ranking.prefills) == [4.5, 2.25]
 
 
 def test_a_cached_prefix_does_not_outweigh_a_long_queue() -> None:
@@ -97,9 +108,14 @@ def test_a_cached_prefix_does_not_outweigh_a_long_queue() -> None:
 
 
 def test_an_unknown_memory_size_is_neutral() -> None:
-    """An endpoint that does not say how large its cache is does not wait for memory."""
-    ranking = LeastWait().rank(request(prompt_tokens=4096), endpoints(1), context([Load(64, 10**9, 0.0)]))
+    """Where no endpoint says how large its cache is none waits for memory; else the smallest known size is assumed."""
+    loads = [Load(64, 10**9, 0.0)] * 2
+    ranking = LeastWait().rank(request(prompt_tokens=4096), endpoints(2), context(loads))
     assert not any(ranking.memories)
+    unknown, known = endpoints(2)
+    candidates = [unknown, msgspec.structs.replace(known, kv_tokens=100_000)]
+    first, second = LeastWait().rank(request(prompt_tokens=4096), candidates, context(loads)).memories
+    assert first == second > 0
 
 
 def test_a_request_without_prompt_has_a_price() -> None:

@@ -1,0 +1,44 @@
+"""Finds positions among candidates: which one wins a tie, which are tried after it, and which has an address."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+from ext_proc.core.model import Endpoint
+from ext_proc.core.strategies import Generator
+
+
+def fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
+    """Return one of the positions of the lowest cost: of those with the fewest in flight, any."""
+    equal: Sequence[int] = range(len(costs))
+    counts = in_flight
+    if costs.count(lowest) < len(costs):
+        equal = [place for place, cost in enumerate(costs) if cost == lowest]
+        counts = [in_flight[place] for place in equal]
+    fewest = min(counts)
+    if counts.count(fewest) < len(equal):
+        equal = [place for place, count in zip(equal, counts, strict=True) if count == fewest]
+    return equal[int(generator.random() * len(equal))]
+
+
+def cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
+    """Return the chosen position and the next cheapest ones; of equal ones, those that follow the chosen one.
+
+    Requests that share a tie then do not share their fallbacks.
+    """
+    left = costs[best:] + costs[:best]
+    left[0] = inf
+    chosen = [best]
+    for _ in range(min(fallbacks, len(costs) - 1)):
+        following = left.index(min(left))
+        left[following] = inf
+        chosen.append((best + following) % len(costs))
+    return chosen
+
+
+def position_of(candidates: Sequence[Endpoint], address: str | None) -> int | None:
+    """Return the position of the candidate with an address; None if it is no candidate."""
+    if address is None:
+        return None
+    return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)

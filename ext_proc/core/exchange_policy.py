@@ -1,0 +1,27 @@
+"""What all exchanges of a server share: what they read, what they tell clients, and what a fault of ours means."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ext_proc.core.addresses import Network, within
+
+
+class ExchangePolicy(msgspec.Struct, frozen=True):
+    """What all exchanges of a server share.
+
+    Attributes:
+        refuse_on_failure: True to refuse a request on a fault of our own, False to leave it to Envoy's fallback.
+        inspect_bytes: bound on what is read of a request body, compressed or not.
+        show_decisions: True to show every client the decision on its request.
+        networks: clients in them are told, if they ask, why their request went where it went.
+    """
+
+    refuse_on_failure: bool = False
+    inspect_bytes: int = 8 * 1024 * 1024
+    show_decisions: bool = False
+    networks: tuple[Network, ...] = ()
+
+    def explains_to(self, asker: str) -> bool:
+        """Tell whether the client at an `ip:port` gets the explanation it asks for; empty if none asks."""
+        return bool(asker) and within(asker, self.networks)

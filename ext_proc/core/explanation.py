@@ -1,0 +1,86 @@
+"""A decision in words and milliseconds: rows for tables, and one line that fits a response header.
+
+The header line is for a client. It says of other tenants only how long their work makes one wait: no requests, no
+counts of them, no names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ext_proc.core.model import CostTerms, Decision, FilterReport
+from ext_proc.core.picker import Rejection
+
+LONGEST_HEADER = 4096
+"""Bytes of a header value that proxies and clients take without complaint."""
+
+_MOST_ROWS = 64
+
+
+def milliseconds(seconds: float) -> float:
+    """Return seconds as milliseconds, to the microsecond."""
+    return round(seconds * 1e3, 3)
+
+
+def cheapest_first(decision: Decision) -> list[CostTerms]:
+    """Return the terms of all candidates, the cheapest first."""
+    return sorted(decision.terms, key=lambda terms: terms.cost)
+
+
+def costs(terms: CostTerms) -> dict[str, Any]:
+    """Tell what a candidate costs: every term in milliseconds, or the bare cost of a strategy that counts otherwise."""
+    if not terms.in_seconds:
+        return {"endpoint": terms.endpoint.address, "cost": terms.cost, "hit_tokens": terms.hit_tokens}
+    return {
+        "endpoint": terms.endpoint.address,
+        "cost_ms": milliseconds(terms.cost),
+        "queue_ms": milliseconds(terms.queue),
+        "prefill_ms": milliseconds(terms.prefill),
+        "interference_ms": milliseconds(terms.interference),
+        "backlog_ms": milliseconds(terms.backlog),
+        "memory_ms": milliseconds(terms.memory),
+        "hit_tokens": terms.hit_tokens,
+    }
+
+
+def header(made: Decision | Rejection) -> str:
+    """Explain a decision in one line of JSON, printable ASCII of at most 4096 bytes; dear candidates are left out."""
+    return _header(made) if isinstance(made, Decision) else _header_of_rejection(made)
+
+
+def _header(decision: Decision) -> str:
+    told: dict[str, Any] = {
+        "decision": decision.id,
+        "strategy": decision.strategy,
+        "reason": decision.reason,
+        "endpoint": decision.chosen.address,
+        "fallbacks": [endpoint.address for endpoint in decision.endpoints[1:]],
+        "prompt_tokens": decision.request.prompt_tokens,
+        "filters": _counts(decision.filters),
+    }
+    rows = [costs(terms) for terms in cheapest_first(decision)[:_MOST_ROWS]]
+    shown = len(rows)
+    while len(line := _line({**told, "candidates": rows[:shown], **_rest(decision, shown)})) > LONGEST_HEADER:
+        shown -= 1
+    return line
+
+
+def _header_of_rejection(rejection: Rejection) -> str:
+    refusal = rejection.refusal
+    return _line({"refused": refusal.reason, "status": refusal.status, "filters": _counts(rejection.filters)})
+
+
+def _rest(decision: Decision, shown: int) -> dict[str, int]:
+    left_out = len(decision.terms) - shown
+    return {"left_out": left_out} if left_out else {}
+
+
+def _counts(filters: tuple[FilterReport, ...]) -> list[str]:
+    return [str(report) for report in filters]
+
+
+def _line(content: dict[str, Any]) -> str:
+    text = msgspec.json.encode(content).decode()
+    return "".join(character if " " <= character <= "~" else "?" for character in text)

@@ -1,0 +1,31 @@
+"""What was predicted of a request's prefill, kept until its first token or its end tells how it was."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Prefill(msgspec.Struct, frozen=True, gc=False):
+    """What an endpoint has to compute of a prompt, as was predicted.
+
+    Attributes:
+        tokens: tokens of the prompt (L).
+        uncached: those that are not cached (u).
+        work: effective tokens (e), attention included.
+        seconds: what they take (S).
+        wait: seconds of waiting before (W + K).
+    """
+
+    tokens: float = 0.0
+    uncached: float = 0.0
+    work: float = 0.0
+    seconds: float = 0.0
+    wait: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        """The rate that was assumed, tokens/s; 0 if the strategy assumed none."""
+        return self.work / self.seconds if self.seconds > 0 else 0.0
+
+
+NO_PREFILL = Prefill()

@@ -1,0 +1,152 @@
+"""Explanations for people with access to the admin server: decisions with their outcomes, and dry runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ext_proc.core.explanation import cheapest_first, costs, milliseconds
+from ext_proc.core.model import GENERATING, Decision, Ending
+from ext_proc.core.rehearsal import UNKNOWN_PATH
+from ext_proc.ops.text import printable
+
+if TYPE_CHECKING:
+    from ext_proc.core.errors import Refusal
+    from ext_proc.core.model import InferenceRequest, Outcome
+    from ext_proc.core.rehearsal import Rehearsal, Removal
+
+_WHY_REMOVED = {
+    "model": "does not serve the model",
+    "subset": "the gateway does not allow it",
+    "health": "ejected after failures",
+}
+
+
+def explain(decision: Decision, outcome: Outcome | None, pace: float | None = None) -> dict[str, Any]:
+    """Say why a request went where it went, and what came of it; times in milliseconds, no prompt.
+
+    Args:
+        decision: what was decided.
+        outcome: what became of it; None if that is not known yet.
+        pace: seconds that an output token takes as a rule; None if that is not known.
+    """
+    return {
+        **_decision(decision),
+        "outcome": None if outcome is None else _outcome(outcome),
+        "comparison": None if outcome is None else _comparison(decision, outcome, pace),
+    }
+
+
+def explain_rehearsal(rehearsal: Rehearsal) -> dict[str, Any]:
+    """Say what would become of a request, and which endpoints were out of the question; no prompt."""
+    told: dict[str, Any]
+    made, request = rehearsal.made, rehearsal.request
+    if made is None or request is None:
+        told = {"verdict": "passed", "reason": UNKNOWN_PATH}
+    elif isinstance(made, Decision):
+        told = {"verdict": "picked", **_decision(made)}
+        del told["decision_id"]
+    else:
+        filters = [str(report) for report in made.filters]
+        told = {"verdict": "refused", **describe_request(request), **describe_refusal(made.refusal), "filters": filters}
+        told["message"] = printable(str(made.refusal))
+    told["removed"] = [_removed(removal) for removal in rehearsal.removals]
+    told["failures"] = [printable(line) for line in rehearsal.failures]
+    return told
+
+
+def describe_request(request: InferenceRequest) -> dict[str, Any]:
+    """Show what was understood of a request, but not its prompt."""
+    return {
+        "request_id": printable(request.request_id),
+        "operation": request.operation,
+        "model": None if request.model is None else printable(request.model),
+        "prompt_tokens": request.prompt_tokens,
+        "unhashed": request.unhashed,
+        "truncated": request.truncated,
+    }
+
+
+def describe_refusal(refusal: Refusal) -> dict[str, Any]:
+    """Show how a request was refused."""
+    return {"status": refusal.status, "reason": refusal.reason}
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "decision_id": decision.id,
+        **describe_request(decision.request),
+        "strategy": decision.strategy,
+        "reason": decision.reason,
+        "endpoint": decision.chosen.address,
+        "fallbacks": [endpoint.address for endpoint in decision.endpoints[1:]],
+        "prompt_blocks": decision.chain_length,
+        "predicted_cached_tokens": decision.hit_tokens,
+        "filters": [str(report) for report in decision.filters],
+        "candidates": [{**costs(terms), "in_flight": terms.in_flight} for terms in cheapest_first(decision)],
+    }
+
+
+def _removed(removal: Removal) -> dict[str, Any]:
+    return {
+        "filter": removal.filter,
+        "why": _WHY_REMOVED.get(removal.filter, "removed by this filter"),
+        "endpoints": [endpoint.address for endpoint in removal.endpoints],
+    }
+
+
+def _outcome(outcome: Outcome) -> dict[str, Any]:
+    return {
+        "request_id": printable(outcome.request_id),
+        "ending": outcome.ending,
+        "status": outcome.status,
+        "served": outcome.served,
+        "attempts": outcome.attempts,
+        "details": printable(outcome.details),
+        "duration_ms": milliseconds(outcome.duration),
+        "first_byte_ms": None if outcome.first_byte is None else milliseconds(outcome.first_byte),
+        "first_token_ms": None if outcome.first_token is None else milliseconds(outcome.first_token),
+        "prompt_tokens": outcome.usage.prompt_tokens,
+        "completion_tokens": outcome.usage.completion_tokens,
+        "cached_tokens": outcome.usage.cached_tokens,
+    }
+
+
+def _comparison(decision: Decision, outcome: Outcome, pace: float | None) -> dict[str, Any] | None:
+    """Set prediction against truth for the endpoint that served; None if it was no candidate."""
+    served = outcome.served or decision.chosen.address
+    terms = next((terms for terms in decision.terms if terms.endpoint.address == served), None)
+    if terms is None:
+        return None
+    seconds, basis = _time_to_first_token(decision, outcome, pace)
+    predicted = milliseconds(terms.wait) if terms.in_seconds else None
+    true = None if seconds is None else milliseconds(seconds)
+    return {
+        "endpoint": served,
+        "cached_tokens": _pair(terms.hit_tokens, outcome.usage.cached_tokens),
+        "first_token_ms": {**_pair(predicted, true), "basis": basis},
+    }
+
+
+def _pair(predicted: float | None, true: float | None) -> dict[str, float | None]:
+    error = None if predicted is None or true is None else round(predicted - true, 3)
+    return {"predicted": predicted, "true": true, "error": error}
+
+
+def _time_to_first_token(decision: Decision, outcome: Outcome, pace: float | None) -> tuple[float | None, str | None]:
+    """Return the seconds until the first token, and what they are based on.
+
+    `first_token`: its arrival was seen. `duration`: the answer was of one token or none, so its end was its beginning.
+    `estimate`: the duration without what generating the other tokens takes at the usual pace.
+    """
+    if outcome.first_token is not None:
+        return outcome.first_token, "first_token"
+    tokens = outcome.usage.completion_tokens
+    if decision.request.operation not in GENERATING or tokens in (0, 1):
+        tokens = 1
+    if outcome.ending is not Ending.OK or tokens is None:
+        return None, None
+    if tokens == 1:
+        return outcome.duration, "duration"
+    if pace is None:
+        return None, None
+    return max(outcome.duration - (tokens - 1) * pace, 0.0), "estimate"

@@ -1,0 +1,163 @@
+"""Dry runs: the same answer as the real thing, and no trace."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import random
+from typing import Any
+
+import pytest
+
+from ext_proc.core.model import Decision, Ending
+from ext_proc.core.picker import Rejection
+from ext_proc.core.rehearsal import Asked, Rehearsal, rehearse
+from ext_proc.core.strategies import Context, Ranking, Strategy
+from ext_proc.core.strategies.least_request import LeastRequest
+from ext_proc.core.strategies.least_wait import LeastWait
+from ext_proc.core.strategies.random import Random
+from ext_proc.core.strategies.round_robin import RoundRobin
+from tests.unit.core.builders import MODEL, Fleet, request, text
+
+PATH = "/v1/chat/completions"
+STRATEGIES = [LeastWait, LeastRequest, Random, RoundRobin]
+
+
+def asked(content: str = "Tell me of rivers. " * 100, **fields: Any) -> Asked:
+    """Make a chat request."""
+    headers = {"x-session-id": "s-1"}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": content}]} | fields
+    return Asked(PATH, json.dumps(body).encode(), headers)
+
+
+def run(fleet: Fleet, what: Asked | None = None, seed: int = 1, **options: Any) -> Rehearsal:
+    """Rehearse with a generator of one's own."""
+    generator = random.Random(seed)
+    return rehearse(fleet.picker, what or asked(), fleet.now, generator, inspect_bytes=1 << 20, **options)
+
+
+def trace(fleet: Fleet) -> bytes:
+    """Write down everything that a decision may alter."""
+    picker = fleet.picker
+    return pickle.dumps(
+        [
+            vars(fleet.ledger),
+            vars(fleet.index),
+            vars(fleet.health),
+            fleet.generator.getstate(),
+            picker._turn,
+            picker.strategies,
+            vars(picker.sessions),
+            vars(picker.responses),
+            fleet.notes.failures,
+        ]
+    )
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_rehearsal_leaves_no_trace(strategy: type[Strategy]) -> None:
+    """Ledger, index, health, turns, sessions and the serving generator are as before, whatever the strategy."""
+    fleet = Fleet(4, strategy())
+    for number in range(6):
+        fleet.serve(request(text(number % 2), session="s-1"))
+    fleet.settle(fleet.pick(), Ending.CONNECT_FAILURE)
+    before = trace(fleet)
+    for seed in range(5):
+        run(fleet, seed=seed)
+        run(fleet, asked(previous_response_id="r-1", model="unknown"))
+    assert trace(fleet) == before
+    fleet.pick(request(session="s-1"))
+    assert trace(fleet) != before
+
+
+@pytest.mark.parametrize("strategy", [LeastWait, LeastRequest, RoundRobin])
+def test_a_rehearsal_foretells_the_pick(strategy: type[Strategy]) -> None:
+    """With equal generators the decision that follows is the one that was foretold, with the same terms."""
+    fleet = Fleet(4, strategy())
+    for number in range(9):
+        foretold = run(fleet, seed=number)
+        assert isinstance(foretold.made, Decision)
+        assert foretold.request is not None
+        fleet.generator = random.Random(number)
+        made = fleet.pick(request(prompt_tokens=foretold.request.prompt_tokens, session="s-1"))
+        assert made.chosen == foretold.made.chosen
+        assert [terms.cost for terms in made.terms] == [terms.cost for terms in foretold.made.terms]
+        fleet.now += 0.01
+
+
+def test_a_rehearsal_sees_what_is_cached() -> None:
+    """A prompt that was served before is found where it was served."""
+    fleet = Fleet(3)
+    what = asked()
+    first = run(fleet, what)
+    assert isinstance(first.made, Decision)
+    assert first.made.hit_tokens == 0
+    served = fleet.picker.pick(_parsed(what), fleet.now, fleet.generator)
+    assert isinstance(served, Decision)
+    fleet.now += 5
+    fleet.settle(served)
+    then = run(fleet, what)
+    assert isinstance(then.made, Decision)
+    assert (then.made.chosen, then.made.hit_tokens > 300) == (served.chosen, True)
+
+
+def test_no_prompt_comes_out() -> None:
+    """What is returned holds no prompt."""
+    made = run(Fleet(2), asked("SECRET " * 200))
+    assert made.request is not None
+    assert (made.request.prompt, made.request.prompt_tokens > 100) == (b"", True)
+    assert b"SECRET" not in pickle.dumps([made.request, made.made.request if isinstance(made.made, Decision) else None])
+
+
+def test_removed_endpoints_are_named_with_their_filter() -> None:
+    """Endpoints of other models, outside the subset and ejected ones are told apart."""
+    fleet = Fleet(3)
+    fleet.fill("q", "10.0.1.1:8000", models=frozenset({"other"}))
+    fleet.settle(fleet.pick(subset={"10.0.0.12:8000"}), Ending.CONNECT_FAILURE)
+    made = run(fleet, subset={"10.0.0.11:8000", "10.0.0.12:8000"})
+    assert [(removal.filter, [endpoint.address for endpoint in removal.endpoints]) for removal in made.removals] == [
+        ("model", ["10.0.1.1:8000"]),
+        ("subset", ["10.0.0.13:8000"]),
+        ("health", ["10.0.0.12:8000"]),
+    ]
+
+
+def test_a_rejection_is_foretold() -> None:
+    """An unknown model is refused in a rehearsal as in earnest, and every endpoint was removed."""
+    made = run(Fleet(2), asked(model="unknown"))
+    assert isinstance(made.made, Rejection)
+    assert made.made.refusal.reason == "model_not_found"
+    assert len(made.removals[0].endpoints) == 2
+
+
+def test_an_unknown_path_is_left_to_envoy() -> None:
+    """Nothing is understood of a path that kvpicker does not know."""
+    assert run(Fleet(2), Asked("/metrics", b"{}")) == Rehearsal(None)
+
+
+def test_a_request_without_a_body_is_placed_by_its_head() -> None:
+    """A look-up has no prompt and costs nothing."""
+    made = run(Fleet(2), Asked("/v1/models", method="GET"))
+    assert isinstance(made.made, Decision)
+    assert made.made.chain_length == 0
+
+
+def test_a_strategy_that_fails_is_named_and_not_counted() -> None:
+    """The explanation says that least-request stood in; the error is not reported as one of serving."""
+
+    class Broken:
+        def rank(self, request: Any, candidates: Any, context: Context) -> Ranking:
+            raise ValueError("SECRET")
+
+    fleet = Fleet(2, Broken())
+    made = run(fleet)
+    assert made.failures == ("tried failed (ValueError) and was replaced by least-request",)
+    assert fleet.notes.failures == []
+
+
+def _parsed(what: Asked) -> Any:
+    from ext_proc.core.prompts import RequestHead, classify, parse  # noqa: PLC0415
+
+    route = classify("POST", what.path)
+    assert route is not None
+    return parse(route, RequestHead(what.path), what.body, complete=True)

@@ -1,0 +1,129 @@
+"""Explanations of decisions, outcomes and dry runs."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from ext_proc.core.errors import ModelNotFound
+from ext_proc.core.model import CostTerms, Decision, Ending, FilterReport, Operation, Outcome, Usage
+from ext_proc.core.picker import Rejection
+from ext_proc.core.rehearsal import Rehearsal, Removal
+from ext_proc.ops.explanations import explain, explain_rehearsal
+
+OutcomeOf = Callable[..., Outcome]
+
+
+def test_a_decision_is_explained_in_milliseconds(decision: Decision) -> None:
+    """Every candidate is listed with every term, the cheapest first."""
+    first, second = explain(decision, None)["candidates"]
+    assert first == {
+        "endpoint": "10.0.0.11:8000", "cost_ms": 72.5, "queue_ms": 20.0, "prefill_ms": 30.0, "interference_ms": 6.0,
+        "backlog_ms": 4.0, "memory_ms": 12.5, "hit_tokens": 512, "in_flight": 3,
+    }  # fmt: skip
+    assert second["endpoint"] == "[fd00::12]:8000"
+
+
+def test_prediction_and_truth_stand_side_by_side(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """The explanation shows what was expected and what the engine reported."""
+    told = explain(decision, outcome_of())
+    assert told["predicted_cached_tokens"] == 512
+    assert told["outcome"]["cached_tokens"] == 480
+    assert (told["outcome"]["duration_ms"], told["outcome"]["first_byte_ms"]) == (1500.0, 250.0)
+
+
+def test_a_decision_says_why(decision: Decision) -> None:
+    """Reason, strategy, filters and fallbacks are part of the explanation."""
+    told = explain(decision, None)
+    assert (told["strategy"], told["reason"], told["fallbacks"]) == ("least-wait", "prefix", ["[fd00::12]:8000"])
+    assert told["filters"] == ["model: 2 of 4 match"]
+    assert told["outcome"] is None
+
+
+def test_an_explanation_is_json_whatever_it_holds(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """Endless costs and names that are not Unicode do not break the page."""
+    request = msgspec.structs.replace(decision.request, model="\ud800")
+    terms = (CostTerms(decision.chosen, float("inf"), in_seconds=True),)
+    odd = msgspec.structs.replace(decision, request=request, terms=terms)
+    page = msgspec.json.encode(explain(odd, outcome_of(request_id="\udfff", details="\ud800")))
+    assert json.loads(page)["candidates"][0]["cost_ms"] is None
+
+
+def test_a_cost_that_is_no_time_is_shown_as_it_is(decision: Decision) -> None:
+    """A strategy that counts requests has no milliseconds to show."""
+    counted = msgspec.structs.replace(decision, terms=(CostTerms(decision.chosen, 7.0, 512, in_flight=7),))
+    assert explain(counted, None)["candidates"] == [
+        {"endpoint": "10.0.0.11:8000", "cost": 7.0, "hit_tokens": 512, "in_flight": 7}
+    ]
+
+
+def test_cached_tokens_are_compared(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """The error is the prediction less the truth, for the endpoint that served."""
+    chosen = explain(decision, outcome_of())["comparison"]
+    assert chosen["cached_tokens"] == {"predicted": 512, "true": 480, "error": 32}
+    fallback = explain(decision, outcome_of(served="[fd00::12]:8000"))["comparison"]
+    assert (fallback["endpoint"], fallback["cached_tokens"]["predicted"]) == ("[fd00::12]:8000", 64)
+    assert explain(decision, outcome_of(usage=Usage()))["comparison"]["cached_tokens"]["error"] is None
+    assert explain(decision, outcome_of(served="10.9.9.9:1"))["comparison"] is None
+    assert explain(decision, None)["comparison"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "pace", "expected"),
+    [
+        ({"first_token": 0.1}, 0.01, (100.0, "first_token")),
+        ({"usage": Usage(completion_tokens=1)}, None, (1500.0, "duration")),
+        ({}, 0.01, (810.0, "estimate")),
+        ({}, 1.0, (0.0, "estimate")),
+        ({}, None, (None, None)),
+        ({"usage": Usage()}, 0.01, (None, None)),
+        ({"ending": Ending.CUT}, 0.01, (None, None)),
+    ],
+    ids=["seen", "one-token", "estimated", "never-negative", "no-pace", "no-usage", "cut"],
+)
+def test_the_best_known_time_to_first_token_counts(
+    decision: Decision,
+    outcome_of: OutcomeOf,
+    changes: dict[str, Any],
+    pace: float | None,
+    expected: tuple[float | None, str | None],
+) -> None:
+    """The signal itself, else the end of an answer of one token, else the duration less what generating takes."""
+    told = explain(decision, outcome_of(**changes), pace)["comparison"]["first_token_ms"]
+    assert (told["true"], told["basis"]) == expected
+    assert (told["predicted"], told["error"]) == (62.5, None if expected[0] is None else 62.5 - expected[0])
+
+
+def test_what_generates_nothing_ends_with_its_first_token(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """An embedding's duration is its time to the answer, whatever it reports of tokens."""
+    request = msgspec.structs.replace(decision.request, operation=Operation.EMBEDDING)
+    embedding = msgspec.structs.replace(decision, request=request)
+    told = explain(embedding, outcome_of(usage=Usage()))["comparison"]["first_token_ms"]
+    assert (told["true"], told["basis"]) == (1500.0, "duration")
+
+
+def test_a_rehearsed_pick_names_what_was_removed(decision: Decision) -> None:
+    """The table comes with the endpoints that filters took away and why; there is no id to look up."""
+    (gone,) = decision.endpoints[1:]
+    told = explain_rehearsal(Rehearsal(decision, decision.request, (Removal("health", (gone,)),), ("mine failed",)))
+    assert (told["verdict"], told["endpoint"], told["failures"]) == ("picked", "10.0.0.11:8000", ["mine failed"])
+    assert told["removed"] == [{"filter": "health", "why": "ejected after failures", "endpoints": ["[fd00::12]:8000"]}]
+    assert "decision_id" not in told
+    assert "SECRET" not in json.dumps(told)
+
+
+def test_a_rehearsed_refusal_says_what_the_client_would_get(decision: Decision) -> None:
+    """Status, reason, message and filters of a rejection are told."""
+    rejection = Rejection(ModelNotFound("no such model"), (FilterReport("model", 4, 0),))
+    told = explain_rehearsal(Rehearsal(rejection, decision.request))
+    assert (told["verdict"], told["status"], told["reason"], told["message"]) == (
+        "refused", 404, "model_not_found", "no such model",
+    )  # fmt: skip
+    assert told["filters"] == ["model: 0 of 4 match"]
+
+
+def test_an_unknown_path_would_pass() -> None:
+    """What kvpicker does not know is left to Envoy."""
+    assert explain_rehearsal(Rehearsal(None))["verdict"] == "passed"
