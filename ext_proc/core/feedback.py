@@ -83,6 +83,11 @@ class Feedback:
         if scrape.waiting is not None and self._rates.source(slot) is not RateSource.FIRST_TOKEN:
             self._ledger.queue(slot, scrape.waiting, scrape.running or 0, now)
 
+    def restarted(self, endpoint: Endpoint) -> None:
+        """Note that an engine began anew: it holds no prefix any more."""
+        if self._is_current(endpoint):
+            self._index.clear(endpoint.slot)
+
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
         # An endpoint that Envoy fell back to says nothing of the queue of the one that was chosen.

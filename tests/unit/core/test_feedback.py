@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ext_proc.core.health import HealthState
@@ -345,3 +346,13 @@ def test_tokens_of_another_endpoint_teach_nothing_of_the_chosen_one(fleet: Fleet
         assert fleet.load(place).busy_until == before
         fleet.settle(decision, served=other)
     assert [fleet.rates.rate(endpoint.slot) for endpoint in fleet.endpoints] == [None] * 3
+
+
+def test_a_restarted_engine_holds_no_prefix(fleet: Fleet) -> None:
+    """What an engine held is forgotten when its process began anew, and a successor's memory is left alone."""
+    first = fleet.serve(request(PROMPT))
+    gone = msgspec.structs.replace(first.chosen, generation=-1)
+    fleet.feedback.restarted(gone)
+    assert _holders(fleet) == {first.chosen.slot}
+    fleet.feedback.restarted(first.chosen)
+    assert _holders(fleet) == set()

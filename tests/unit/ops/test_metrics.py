@@ -28,7 +28,9 @@ class Exposed:
         self.metrics = Metrics(lambda: frozenset({"acme/chat-8b"}))
         self.degraded = {"access_log_silent": False}
         self.statuses = [
-            EndpointStatus(endpoint=endpoint, in_flight=3, tokens_in_flight=900, queue=0.5, index_blocks=7)
+            EndpointStatus(
+                endpoint=endpoint, in_flight=3, tokens_in_flight=900, queue=0.5, index_blocks=7, signals_age=0.75
+            )
             for endpoint in decision.endpoints
         ]
         self.reuse: float | None = 0.25
@@ -68,6 +70,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.health_changed(decision.chosen, "ejected", "x")
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
+    metrics.scraped("ok", "vllm", ("kv_usage",))
     return exposed
 
 
@@ -171,6 +174,15 @@ def test_endpoints_are_read_at_the_scrape(exposed: Exposed) -> None:
     exposed.statuses[0] = msgspec.structs.replace(exposed.statuses[0], state="ejected")
     assert exposed.value("endpoint_state", **at, state="ready") is None
     assert exposed.value("endpoint_state", **at, state="ejected") == 1
+
+
+def test_readings_of_metrics_are_counted_with_what_was_missing(busy: Exposed) -> None:
+    """A renamed family and an engine that stopped answering can both be alerted on."""
+    assert busy.value("scrape_attempts_total", result="ok") == 1
+    assert busy.value("scrape_missing_total", engine="vllm", signal="kv_usage") == 1
+    assert busy.value("scrape_age_seconds", endpoint=E1, pool="chat") == 0.75
+    busy.statuses[0] = msgspec.structs.replace(busy.statuses[0], signals_age=None)
+    assert busy.value("scrape_age_seconds", endpoint=E1, pool="chat") is None
 
 
 def test_degradation_is_visible_before_and_while_it_lasts(exposed: Exposed) -> None:
