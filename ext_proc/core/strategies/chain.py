@@ -69,6 +69,7 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         works=ranking.works and _spread(ranking.works, places, count, max(ranking.works)),
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
+        out=frozenset(range(count)) - {place for row, place in enumerate(places) if row not in ranking.out},
     )
 
 

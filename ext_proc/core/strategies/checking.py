@@ -25,6 +25,8 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
         raise ValueError("a strategy must give finite numbers")
     if prefills and min(prefills) < 0:
         raise ValueError("a strategy must not give negative prefill times")
+    if ranking.out:
+        ranking.out = frozenset(ranking.out)
     if ranking.filters or ranking.reason:
         _check_words(ranking)
     return ranking
