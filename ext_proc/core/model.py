@@ -143,6 +143,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
         interference: own prefill lengthened by the requests in flight.
         backlog: own prefill weighted up because every endpoint has a backlog.
+        filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
     """
 
@@ -155,6 +156,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     in_flight: int = 0
     interference: float = 0.0
     backlog: float = 0.0
+    filtered: bool = False
     in_seconds: bool = False
 
     @property

@@ -70,7 +70,7 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
         favourite=None if ranking.favourite is None else places[ranking.favourite],
-        in_seconds=False,
+        out=frozenset(range(count)) - {place for row, place in enumerate(places) if row not in ranking.out},
     )
 
 

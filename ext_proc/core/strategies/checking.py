@@ -26,6 +26,8 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
         raise ValueError("a strategy must give finite numbers")
     if prefills and min(prefills) < 0:
         raise ValueError("a strategy must not give negative prefill times")
+    if ranking.out:
+        ranking.out = frozenset(ranking.out)
     if ranking.filters or ranking.favourite is not None:
         _check_rest(ranking)
     return ranking
