@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import json
 import multiprocessing
 import os
 import statistics
@@ -287,19 +288,21 @@ def points(lab: Lab) -> int:
     return missed
 
 
-def speed(path: Path) -> None:
-    """Print how long the whole conversation trace takes for one strategy."""
+def speed(path: Path) -> float | None:
+    """Return the CPU seconds that the whole conversation trace takes for one strategy; None without the trace."""
     if not path.exists():
-        return
+        return None
     workload = from_trace(read_trace(path), load=1.8, rate=None, seed=1)
     wiring = functools.partial(wire, contestants("least-wait", "observed")[0])
-    started = time.perf_counter()
+    started = time.process_time()
     Simulation(workload, fleet(), wiring, OBSERVED).run()
-    print(f"{len(workload.requests)} requests of {path.name}: {time.perf_counter() - started:.1f} s")
+    seconds = time.process_time() - started
+    print(f"{len(workload.requests)} requests of {path.name} on {ENGINES} engines: {seconds:.1f} s of CPU")
+    return seconds
 
 
 def main() -> None:
-    """Run what was asked for; exit with 1 if a bar is missed."""
+    """Run what was asked for; the last line is one JSON object; exit with 1 if a bar is missed."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("traces", type=Path, help="directory with the traces of Mooncake and Azure")
     parser.add_argument("--workloads", type=lambda text: text.split(","), default=list(TRACES))
@@ -308,7 +311,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--points", action="store_true", help="what goes wrong, too")
     options = parser.parse_args()
-    speed(options.traces / CONVERSATION)
+    seconds = speed(options.traces / CONVERSATION)
     lab = Lab(options)
     cells = [(workload, load, seed) for workload in lab.workloads for load in lab.loads for seed in lab.seeds]
     lab.run(lab.job(*cell, who) for cell in cells for who in CONTESTANTS.values())
@@ -316,7 +319,10 @@ def main() -> None:
     missed = bars(lab)
     if options.points:
         missed += points(lab)
-    print(f"\n{missed} bars missed")
+    ratios = {
+        f"{name}_over_oracle": round(lab.over_all(CONTESTANTS[name], CONTESTANTS["oracle"]), 3) for name in CONTESTANTS
+    }
+    print(f"\n{json.dumps({'trace_cpu_s': seconds and round(seconds, 1), 'bars_missed': missed, **ratios})}")
     sys.exit(bool(missed))
 
 

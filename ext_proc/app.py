@@ -16,7 +16,7 @@ from typing import Any, BinaryIO, Self
 import aiohttp
 import msgspec
 
-from ext_proc.assembly import Core, build_core, build_strategies, exchange_policy, warm_up
+from ext_proc.assembly import Core, build_core, build_model_strategies, build_strategies, exchange_policy, warm_up
 from ext_proc.config import Config, load, parse
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.model import Endpoint
@@ -47,7 +47,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "failure_mode", "prompts", "explain"})
+RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "explain"})
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -193,8 +193,9 @@ class Service:
         if config == self._config:
             self._metrics.config_reloaded(applied=True)
             return
-        strategies = build_strategies(config)
+        strategies, model_strategies = build_strategies(config), build_model_strategies(config)
         self._core.picker.strategies = strategies
+        self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config)
         self._keeper.configure(config)
         waiting = [
@@ -237,6 +238,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
+            reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
         )
         return admin.Admin(
@@ -262,10 +264,13 @@ class Service:
 
     def _statuses(self) -> list[EndpointStatus]:
         now, core = time.monotonic(), self._core
-        return [_status(core, endpoint, now) for endpoint in core.registry.snapshot.endpoints]
+        scores = core.picker.knowledge.reputations.scores
+        pools = core.registry.snapshot.by_pool.values()
+        reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
+        return [_status(core, e, now, reputations[e.slot]) for e in core.registry.snapshot.endpoints]
 
 
-def _status(core: Core, endpoint: Endpoint, now: float) -> EndpointStatus:
+def _status(core: Core, endpoint: Endpoint, now: float, reputation: float) -> EndpointStatus:
     load = core.ledger.load(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
@@ -274,6 +279,7 @@ def _status(core: Core, endpoint: Endpoint, now: float) -> EndpointStatus:
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
+        reputation=reputation,
     )
 
 

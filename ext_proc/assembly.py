@@ -102,6 +102,7 @@ def build_core(
         observer=observer,
         instance=secrets.token_hex(4),
         fallbacks=config.envoy.fallbacks,
+        model_strategies=build_model_strategies(config),
     )
     feedback = Feedback(
         registry=registry,
@@ -137,6 +138,21 @@ def build_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
     }
 
 
+def build_model_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
+    """Make the strategies of models that have one of their own.
+
+    Raises:
+        ConfigError: a strategy is not installed or its parameters are wrong.
+    """
+    return {
+        name: (
+            model.strategy.name,
+            load_strategy(model.strategy.name, model.strategy.parameters, f"models.{name}.strategy"),
+        )
+        for name, model in config.models.items()
+    }
+
+
 def exchange_policy(config: Config) -> ExchangePolicy:
     """Take from the configuration what every exchange needs."""
     return ExchangePolicy(
@@ -155,6 +171,7 @@ def check(path: Path) -> Config:
     """
     config = load(path)
     build_strategies(config)
+    build_model_strategies(config)
     if config.envoy.endpoints_file is not None:
         EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():

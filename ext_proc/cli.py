@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_sim_engine(commands)
+    _add_analyze(commands)
     _add_replay(commands)
     return made
 
@@ -110,6 +111,14 @@ def _add_replay(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command = commands.add_parser("replay", help=replay.HELP)
     replay.add_arguments(command)
     command.set_defaults(run=replay.run)
+
+
+def _add_analyze(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.analyze import command as analyze  # noqa: PLC0415
+
+    command = commands.add_parser("analyze", help=analyze.HELP)
+    analyze.add_arguments(command)
+    command.set_defaults(run=analyze.run)
 
 
 if __name__ == "__main__":

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import difflib
+import re
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
 import msgspec
 
+from ext_proc.config.convert import problems
+from ext_proc.config.document import dotted
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.strategies import GROUP, Strategy
+from ext_proc.core.strategies.nested import StrategyChoice
+
+_PLACE = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
+"""Where msgspec says a value stands, at the end of its messages."""
 
 
 def strategy_names() -> list[str]:
@@ -18,7 +25,7 @@ def strategy_names() -> list[str]:
 
 
 def load_strategy(name: str, parameters: dict[str, Any], path: str = "strategy") -> Strategy:
-    """Make the strategy of that name.
+    """Make the strategy of that name, and before it those that its parameters name.
 
     Args:
         name: as in the configuration.
@@ -30,17 +37,43 @@ def load_strategy(name: str, parameters: dict[str, Any], path: str = "strategy")
     """
     loaded = _load(_find(name, path), path)
     wanted = getattr(loaded, "Parameters", None)
+    inside = f"{path}.parameters"
     if wanted is None and parameters:
-        raise ConfigError(f"strategy {name} takes no parameters; remove them", path=f"{path}.parameters")
+        raise ConfigError(f"strategy {name} takes no parameters; remove them", path=inside)
+    converted = None if wanted is None else _convert(name, parameters, wanted, inside)
+    nested = _nested(converted, inside)
     try:
-        made = loaded() if wanted is None else loaded(msgspec.convert(parameters, wanted))
-    except msgspec.ValidationError as error:
-        raise ConfigError(f"{error} (parameters of strategy {name})", path=f"{path}.parameters") from error
+        made = loaded() if wanted is None else loaded(converted, **nested)
     except Exception as error:  # a third party's constructor may raise anything
         raise ConfigError(f"strategy {name} cannot be made: {error!r}", path=path) from error
     if not callable(getattr(made, "rank", None)):
         raise ConfigError(f"strategy {name} has no method `rank`", path=path)
     return cast("Strategy", made)
+
+
+def _convert(name: str, parameters: dict[str, Any], wanted: type, path: str) -> Any:
+    try:
+        return msgspec.convert(parameters, wanted)
+    except msgspec.ValidationError as error:
+        for problem in problems(parameters, wanted, ()):
+            message, place = problem.message, dotted(problem.path)
+            break
+        else:
+            found = _PLACE.search(str(error))
+            message, place = _PLACE.sub("", str(error)), found["path"].strip(".") if found else ""
+        whole = f"{path}.{place}" if place else path
+        raise ConfigError(f"{message} (parameters of strategy {name})", path=whole) from error
+
+
+def _nested(parameters: Any, path: str) -> dict[str, Strategy]:
+    if not isinstance(parameters, msgspec.Struct):
+        return {}
+    choices = {name: getattr(parameters, name) for name in parameters.__struct_fields__}
+    return {
+        name: load_strategy(choice.name, choice.parameters, f"{path}.{name}")
+        for name, choice in choices.items()
+        if isinstance(choice, StrategyChoice)
+    }
 
 
 def _find(name: str, path: str) -> EntryPoint:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import re
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 
 from ext_proc import cli, config
+from ext_proc.analyze import reference as analysis
 from ext_proc.core.strategies import GROUP
 from ext_proc.ops import reference as operations
 
@@ -24,10 +25,15 @@ def commands() -> str:
 
 def strategies() -> str:
     """Return the table of kvpicker's own strategies, by the first line of their modules."""
-    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
-    own = [entry for entry in entries if entry.module.startswith("ext_proc.")]
-    rows = [f"| `{entry.name}` | {_first_line(entry.load())} |" for entry in own]
+    rows = [f"| `{entry.name}` | {_first_line(entry.load())} |" for entry in _own_strategies()]
     return _table("strategy", "chooses", rows)
+
+
+def parameters() -> str:
+    """Return the table of the parameters of kvpicker's own strategies."""
+    made = [(entry.name, getattr(entry.load(), "Parameters", None)) for entry in _own_strategies()]
+    rows = [row for name, struct in made if struct is not None for row in config.rows(struct, f"{name}: ")]
+    return "\n".join([*config.HEADER, *rows])
 
 
 def tables() -> dict[str, str]:
@@ -35,7 +41,9 @@ def tables() -> dict[str, str]:
     return {
         "commands": commands(),
         "strategies": strategies(),
+        "parameters": parameters(),
         "configuration": config.reference(),
+        "analysis": analysis.reference(),
         "operations": operations.reference(),
     }
 
@@ -48,7 +56,12 @@ def filled(text: str) -> str:
 
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
-    return [root / "README.md", root / "deploy" / "reference.md"]
+    return [root / "README.md", root / "deploy" / "reference.md", root / "deploy" / "strategies.md"]
+
+
+def _own_strategies() -> list[EntryPoint]:
+    entries = sorted(entry_points(group=GROUP), key=lambda entry: entry.name)
+    return [entry for entry in entries if entry.module.startswith("ext_proc.")]
 
 
 def _first_line(strategy: type) -> str:

@@ -18,6 +18,19 @@ from ext_proc.bootstrap.options import EnvoyOptions
 PROFILES = ("lean",)
 
 _DEFAULTS = EnvoyOptions()
+_SPELT = (
+    "listen",
+    "admin",
+    "endpoints_file",
+    "failure_mode",
+    "message_timeout",
+    "body_limit",
+    "retries",
+    "session_header",
+    "session_cookie",
+)
+"""Options of one value, as flags of the same name."""
+
 EMPTY_POOL = {
     "resources": [
         {
@@ -56,6 +69,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--body-limit", type=int, default=_DEFAULTS.body_limit, help="bytes [%(default)s]")
     parser.add_argument("--retries", type=int, default=_DEFAULTS.retries, help="attempts after the first [%(default)s]")
+    parser.add_argument("--session-header", metavar="NAME", help="a client's header that names its conversation")
+    parser.add_argument("--session-cookie", metavar="NAME", help="the same as a cookie; no other cookie is read")
     parser.add_argument("--check", action="store_true", help="let Envoy check the result")
     parser.add_argument("--envoy", metavar="BINARY", help="the Envoy that checks")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write here instead of to stdout")
@@ -102,6 +117,8 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
         message_timeout=arguments.message_timeout,
         body_limit=arguments.body_limit,
         retries=arguments.retries,
+        session_header=arguments.session_header,
+        session_cookie=arguments.session_cookie,
     )
 
 
@@ -111,7 +128,7 @@ def _command(arguments: argparse.Namespace, options: EnvoyOptions) -> str:
     for field, flag in (("processors", "--processor"), ("endpoints", "--endpoint")):
         if getattr(options, field) != getattr(_DEFAULTS, field):
             words += [word for address in getattr(options, field) for word in (flag, address)]
-    for field in ("listen", "admin", "endpoints_file", "failure_mode", "message_timeout", "body_limit", "retries"):
+    for field in _SPELT:
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):
             words += [f"--{field.replace('_', '-')}", "none" if value is None else str(value)]

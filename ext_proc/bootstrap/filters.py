@@ -15,6 +15,7 @@ from envoy_data_plane.envoy.type.matcher import v3 as matcher
 
 from ext_proc.bootstrap.names import PROCESSORS
 from ext_proc.bootstrap.options import EnvoyOptions
+from ext_proc.bootstrap.sessions import name_sessions
 from ext_proc.bootstrap.typed import packed, seconds
 from ext_proc.bootstrap.usage import read_usage
 from ext_proc.core.names import (
@@ -39,6 +40,7 @@ def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of ordinary requests."""
     return [
         _strip(),
+        *name_sessions(options),
         _picker(options, _BODY.BUFFERED_PARTIAL),
         _filter("envoy.filters.http.lua", read_usage()),
         _router(),
@@ -47,7 +49,7 @@ def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
 
 def upgrade_filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of upgraded connections: picked by their headers, because their body has no end to wait for."""
-    return [_strip(), _picker(options, _BODY.NONE), _router()]
+    return [_strip(), *name_sessions(options), _picker(options, _BODY.NONE), _router()]
 
 
 def _filter(name: str, message: betterproto2.Message) -> hcm.HttpFilter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Literal
 
 import msgspec
@@ -11,6 +12,8 @@ from ext_proc.core.errors import ConfigError
 FailureMode = Literal["open", "closed"]
 
 MIB = 1024 * 1024
+
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -30,6 +33,10 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
         retries: attempts after the first, as long as nothing was sent.
+        session_header: a header of clients that names their conversation, for session affinity; its value reaches the
+            processors.
+        session_cookie: the same as a cookie, used where the header is absent; of all cookies only this one's value
+            reaches the processors.
         connect_timeout: for a connection to an engine.
         keep_idle: how long an idle connection to an engine is kept; below the engine's own limit (uvicorn: 5 s),
             or requests meet connections that the engine is closing.
@@ -49,6 +56,8 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     message_timeout: float = 2.0
     body_limit: int = 4 * MIB
     retries: int = 2
+    session_header: str | None = None
+    session_cookie: str | None = None
     connect_timeout: float = 1.0
     keep_idle: float = 4.0
     stream_idle_timeout: float = 600.0
@@ -63,5 +72,9 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("name at least one kvpicker process", path="processors")
         if len(set(self.processors)) < len(self.processors):
             raise ConfigError("an address stands twice", path="processors")
+        for name in ("session_header", "session_cookie"):
+            value = getattr(self, name)
+            if value is not None and not _NAME.fullmatch(value):
+                raise ConfigError(f"{value!r} is not a name; use letters, digits, hyphens and underscores", path=name)
         if self.failure_mode not in {"open", "closed"}:
             raise ConfigError(f"`open` or `closed` expected, not {self.failure_mode!r}", path="failure_mode")

@@ -1,7 +1,7 @@
 """The configuration: one YAML file becomes one frozen object, or one error that says how to mend it."""
 
 from ext_proc.config.loader import load, parse, parse_endpoints
-from ext_proc.config.reference import reference, schema
+from ext_proc.config.reference import HEADER, reference, rows, schema
 from ext_proc.config.settings import (
     AdminConfig,
     Config,
@@ -12,12 +12,14 @@ from ext_proc.config.settings import (
     IndexConfig,
     LeasesConfig,
     LogConfig,
+    ModelConfig,
     PoolConfig,
     PromptsConfig,
     StrategyConfig,
 )
 
 __all__ = [
+    "HEADER",
     "AdminConfig",
     "Config",
     "EndpointConfig",
@@ -27,6 +29,7 @@ __all__ = [
     "IndexConfig",
     "LeasesConfig",
     "LogConfig",
+    "ModelConfig",
     "PoolConfig",
     "PromptsConfig",
     "StrategyConfig",
@@ -34,5 +37,6 @@ __all__ = [
     "parse",
     "parse_endpoints",
     "reference",
+    "rows",
     "schema",
 ]

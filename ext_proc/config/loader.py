@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ def _config_problems(config: Config) -> Iterator[Problem]:
         known = ", ".join(config.pools)
         yield Problem(("default_pool",), f"there is no pool `{config.default_pool}`; known are {known}")
     yield from _pool_problems(config)
+    yield from _model_problems(config)
     first, last = config.index.first_block_bytes, config.index.last_block_bytes
     if last < first:
         yield Problem(("index", "last_block_bytes"), f"{last} is smaller than first_block_bytes, {first}")
@@ -106,6 +108,20 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
         if not pool.endpoints and pool.endpoints_file is None:
             yield Problem(path, "the pool has no endpoints; write `endpoints` or `endpoints_file`")
         yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
+
+
+def _model_problems(config: Config) -> Iterator[Problem]:
+    """Find models that nobody serves; only where all endpoints are listed here and declare what they serve."""
+    pools = config.pools.values()
+    declared = [spec.models for pool in pools for spec in pool.specs]
+    if not declared or not all(declared) or any(pool.endpoints_file is not None for pool in pools):
+        return
+    served = sorted(frozenset[str]().union(*declared))
+    for name in config.models:
+        if name not in served:
+            near = difflib.get_close_matches(name, served, n=1)
+            hint = f"did you mean `{near[0]}`?" if near else f"known are {', '.join(served[:10])}"
+            yield Problem(("models", name), f"no endpoint serves this model; {hint}")
 
 
 def _entries_problems(entries: Sequence[EndpointConfig | str], path: Path, owners: dict[str, str]) -> Iterator[Problem]:

@@ -31,7 +31,7 @@ def schema() -> dict[str, Any]:
 
 def reference() -> str:
     """Render the settings as a markdown table, one line per field."""
-    return "\n".join([*HEADER, *_rows(Config, "")]) + "\n"
+    return "\n".join([*HEADER, *rows(Config, "")]) + "\n"
 
 
 def attributes(section: type) -> dict[str, str]:
@@ -41,15 +41,17 @@ def attributes(section: type) -> dict[str, str]:
     return {name: " ".join(text.split()) for name, text in entries}
 
 
-def _rows(section: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+def rows(section: type[msgspec.Struct], prefix: str) -> Iterator[str]:
+    """Render the lines of a section, each field's name behind `prefix`; nested sections follow their field."""
     meanings = attributes(section)
     for field in msgspec.structs.fields(section):
         path = f"{prefix}{field.name}"
         nested = list(_sections(field.type))
         default = "" if nested else _default(field)
-        yield f"| `{path}` | {default} | {meanings[field.name].replace('|', chr(92) + '|')} |"
+        meaning = meanings[field.name].replace("|", chr(92) + "|")
+        yield f"| `{path}` | {default} | {meaning[:1].upper()}{meaning[1:]} |"
         for inner in nested:
-            yield from _rows(inner, _inner_prefix(path, field.type))
+            yield from rows(inner, _inner_prefix(path, field.type))
 
 
 def _sections(annotation: Any) -> Iterator[type[msgspec.Struct]]:

@@ -92,6 +92,16 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         return tuple(spec(entry, self.models) for entry in self.endpoints)
 
 
+class ModelConfig(Section, frozen=True, kw_only=True):
+    """What holds for requests for one model, whichever pool serves it.
+
+    Attributes:
+        strategy: How endpoints are ranked for this model, in place of the strategy of their pool.
+    """
+
+    strategy: StrategyConfig
+
+
 class EnvoyConfig(Section, frozen=True, kw_only=True):
     """What kvpicker and Envoy agree on.
 
@@ -207,6 +217,7 @@ class Config(Section, frozen=True, kw_only=True):
             With one pool it is that one; with several and none named, such requests are refused rather than
             sent to a wrong model.
         pools: The pools by name.
+        models: What differs for single models, by the name that requests use.
         envoy: What kvpicker and Envoy agree on.
         prompts: How much of a request is read.
         index: The prefix index.
@@ -225,6 +236,7 @@ class Config(Section, frozen=True, kw_only=True):
     admin: AdminConfig = AdminConfig()
     default_pool: str | None = None
     pools: dict[Name, PoolConfig]
+    models: dict[ModelName, ModelConfig] = field(default_factory=dict)
     envoy: EnvoyConfig = EnvoyConfig()
     prompts: PromptsConfig = PromptsConfig()
     index: IndexConfig = IndexConfig()

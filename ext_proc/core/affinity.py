@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
+from ext_proc.core.model import InferenceRequest
+
 
 class Affinity:
     """Maps names to endpoint addresses; the least recently used name goes first, and each goes after `ttl` seconds."""
@@ -40,3 +42,8 @@ class Affinity:
             return None
         self._tied.move_to_end(name)
         return tied[0]
+
+
+def session_name(request: InferenceRequest) -> str:
+    """Name a session per model: a client that uses two models in turn has a place for each."""
+    return f"{request.model}\n{request.session}"

@@ -1,10 +1,11 @@
-"""Reads positions out of a column of costs: which candidate wins a tie, and which are tried after it."""
+"""Finds positions among candidates: which one wins a tie, which are tried after it, and which has an address."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
 
+from ext_proc.core.model import Endpoint
 from ext_proc.core.strategies import Generator
 
 
@@ -34,3 +35,10 @@ def cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
         left[following] = inf
         chosen.append((best + following) % len(costs))
     return chosen
+
+
+def position_of(candidates: Sequence[Endpoint], address: str | None) -> int | None:
+    """Return the position of the candidate with an address; None if it is no candidate."""
+    if address is None:
+        return None
+    return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)

@@ -81,7 +81,7 @@ class Feedback:
         if lease is None:
             return False
         served = self._served(lease, outcome)
-        self._note_health(lease, outcome, served, now)
+        self._note_conduct(lease, outcome, served, now)
         as_predicted = outcome.ending is Ending.OK and served is lease.decision.endpoints[0]
         if not as_predicted:
             self._correct_index(lease, outcome, served)
@@ -118,14 +118,21 @@ class Feedback:
         if cached is not None and predicted is not None and served is not None and self._is_current(served):
             self._index.correct(served.slot, predicted * tokens / max(request.prompt_tokens, 1), cached, tokens)
 
-    def _note_health(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
-        sent = lease.decision.decided_at
+    def _note_conduct(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
+        sent, knowledge = lease.decision.decided_at, self._picker.knowledge
         # Envoy tries another endpoint only if the one before was not reached or had not begun.
         for endpoint in _tried(lease, outcome)[0] if outcome.attempts > 1 else ():
             if endpoint is not served and self._is_current(endpoint):
                 self._health.note(endpoint, Ending.CONNECT_FAILURE, now, sent)
-        if served is not None and self._is_current(served):
-            self._health.note(served, outcome.ending, now, sent)
+                knowledge.reputations.note(endpoint, Ending.CONNECT_FAILURE, now)
+        if served is None or not self._is_current(served):
+            return
+        self._health.note(served, outcome.ending, now, sent)
+        tokens = _generated(lease, outcome) if lease.decision.request.operation in GENERATING else None
+        knowledge.reputations.note(served, outcome.ending, now, seconds=outcome.duration, tokens=tokens)
+        model = lease.decision.request.model
+        if model in served.models and outcome.ending is Ending.OK:
+            knowledge.served.note(served, model)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
         learnt = lease.learnt

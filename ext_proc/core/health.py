@@ -62,6 +62,11 @@ class HealthMonitor:
         self._records.pop(slot, None)
         self._unwell.discard(slot)
 
+    @property
+    def all_ready(self) -> bool:
+        """Whether no endpoint is ejected or on probation."""
+        return not self._unwell
+
     def state(self, slot: int) -> HealthState:
         """Return the state of a slot; one without history is ready."""
         record = self._records.get(slot)

@@ -95,7 +95,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         truncated: True if only the beginning of the body was seen.
         stream: True if the client asked for a stream.
         previous_response: id of the response that this request continues (OpenAI Responses API).
-        session: a client's name for its conversation, from headers; empty if it gives none.
+        session: a name for the conversation, from a header or the body; empty if nobody gives one.
         request_id: the gateway's x-request-id; empty where it is not forwarded.
     """
 
@@ -148,15 +148,16 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
-    """How many endpoints a filter left."""
+    """How many endpoints a filter left; `skipped` if it was not obeyed, because it would have left none."""
 
     name: str
     before: int
     after: int
+    skipped: bool = False
 
     def __str__(self) -> str:
         """Read as "model: 0 of 4 match"."""
-        return f"{self.name}: {self.after} of {self.before} match"
+        return f"{self.name}: {self.after} of {self.before} match{', so it is skipped' if self.skipped else ''}"
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -16,14 +16,18 @@ SERVED: Final = "x-gateway-destination-endpoint-served"
 PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED)
 """Headers that a client must not set."""
 
+SESSION: Final = "x-kvpicker-session"
+"""A name for the conversation that the gateway gives, from a cookie or whatever it likes; a client cannot set it."""
+
 SESSION_HEADERS: Final = (
+    SESSION,
     "x-claude-code-session-id",
     "x-session-id",
     "session-id",
     "session_id",
     "x-session-affinity",
 )
-"""Headers by which clients name a conversation; the first that is there counts."""
+"""Headers that name a conversation, the gateway's before the clients' own; the first that is there counts."""
 
 REQUEST_ID: Final = "x-request-id"
 

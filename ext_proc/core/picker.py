@@ -1,25 +1,25 @@
 """The decision: `EndpointPicker.pick` chooses the endpoint that a request is sent to.
 
-Filters narrow the endpoints down and say what they removed, the pool's strategy puts a cost on those that are left,
-and the lowest cost wins. The pick is booked at once, so the next decision already sees it.
+Filters narrow the endpoints down and say what they removed, the strategy of the model, or else of the pool, puts a cost
+on those that are left, and the lowest cost wins. The pick is booked at once, so the next decision already sees it.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Collection, Mapping, Sequence
-from math import isfinite
 
 import msgspec
 
-from ext_proc.core.affinity import Affinity
+from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import cheapest, fewest
+from ext_proc.core.choosing import cheapest, fewest, position_of
 from ext_proc.core.errors import Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import Stage, filtered, refusal, reports
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
+from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
 from ext_proc.core.model import (
     GENERATING,
@@ -35,7 +35,10 @@ from ext_proc.core.pool import Registry
 from ext_proc.core.prefill import NO_PREFILL, Prefill
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner
+from ext_proc.core.reputation import Reputations
+from ext_proc.core.reuse import ReuseMeter
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
+from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.terms import Terms
@@ -58,6 +61,7 @@ class Choice(msgspec.Struct, gc=False):
         decision: where the request goes, and why.
         chain: hash chain of the prompt.
         depth: leading blocks of it that the chosen endpoint holds.
+        deepest: the same of the candidate that holds most.
         estimated: tokens of the prompt as estimated from its bytes.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
@@ -66,6 +70,7 @@ class Choice(msgspec.Struct, gc=False):
     decision: Decision
     chain: Sequence[BlockHash]
     depth: int
+    deepest: int
     estimated: int
     prefill: Prefill
     output: float
@@ -83,6 +88,7 @@ class EndpointPicker:
         expectations: how long answers will be.
         hasher: prompt to hash chain.
         strategies: the strategy of each pool.
+        model_strategies: the strategies of models that have one of their own.
         observer: hears of strategies that fail.
         instance: a name that no other kvpicker of the same Envoy has; begins every decision id.
         fallbacks: endpoints named after the chosen one, for Envoy's retries.
@@ -102,11 +108,14 @@ class EndpointPicker:
         observer: Observer,
         instance: str,
         fallbacks: int = 2,
+        model_strategies: Mapping[str, tuple[str, Strategy]] | None = None,
     ) -> None:
         self.strategies = strategies
+        self.model_strategies = model_strategies or {}
         self.fallbacks = fallbacks
         self.sessions = Affinity()
         self.responses = Affinity()
+        self.reuse = ReuseMeter(hasher.tokens)
         self._registry = registry
         self._ledger = ledger
         self._index = index
@@ -115,6 +124,7 @@ class EndpointPicker:
         self._expectations = expectations
         self._hasher = hasher
         self._observer = observer
+        self.knowledge = Knowledge(reputations=Reputations(health), sessions=self.sessions, tokens=hasher.tokens)
         self.instance = instance
         self._spare: tuple[str, Strategy] = ("least-request", LeastRequest())
         self._turn = 0
@@ -169,7 +179,9 @@ class EndpointPicker:
         """
         twin = copy.copy(self)
         twin.strategies = copy.deepcopy(self.strategies)
+        twin.model_strategies = copy.deepcopy(self.model_strategies)
         twin.sessions, twin.responses = self.sessions.copy(), self.responses.copy()
+        twin.knowledge = msgspec.structs.replace(self.knowledge, sessions=twin.sessions)
         twin._observer = observer  # noqa: SLF001  it is one of us
         return twin
 
@@ -189,7 +201,7 @@ class EndpointPicker:
         estimated = request.prompt_tokens
         if estimated and (scale := expected.scale) != 1.0:
             request = msgspec.structs.replace(request, prompt_tokens=int(estimated * scale))
-        context = self._context(request, depths, candidates, expected, now, generator)
+        context = self._context(request, chain, depths, candidates, expected, now, generator)
         name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._best(request, candidates, ranking, in_flight, context)
@@ -205,11 +217,11 @@ class EndpointPicker:
             reason=reason,
             strategy=name,
             terms=terms,
-            filters=filters,
+            filters=filters + ranking.filters if ranking.filters else filters,
             decided_at=now,
         )
         prefill = _prefill(request, ranking, context, best)
-        return Choice(decision, chain, depths[best], estimated, prefill, context.output)
+        return Choice(decision, chain, depths[best], max(depths), estimated, prefill, context.output)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -224,6 +236,7 @@ class EndpointPicker:
     def _context(
         self,
         request: InferenceRequest,
+        chain: Sequence[BlockHash],
         depths: list[int],
         candidates: Candidates,
         expected: Expectation,
@@ -241,6 +254,8 @@ class EndpointPicker:
             turn=self._turn,
             rates=self._rates.rates(candidates, now),
             attention=self._rates.attention(candidates[0].pool),
+            chain=chain,
+            knowledge=self.knowledge,
         )
 
     def _hits(self, request: InferenceRequest, depths: list[int], scale: float) -> list[int]:
@@ -252,8 +267,11 @@ class EndpointPicker:
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
         name, strategy = self.strategies.get(candidates[0].pool, self._spare)
+        if self.model_strategies:
+            model = request.model or self._registry.snapshot.sole_model or ""
+            name, strategy = self.model_strategies.get(model, (name, strategy))
         try:
-            return name, _checked(strategy.rank(request, candidates, context), len(candidates))
+            return name, checked(strategy.rank(request, candidates, context), len(candidates))
         except Exception as error:  # noqa: BLE001  a plug-in of a third party must not fail the request
             self._observer.strategy_failed(name, error)
         name, strategy = self._spare
@@ -271,7 +289,7 @@ class EndpointPicker:
         if len(costs) == 1:
             return 0, "only_candidate"
         if request.previous_response:
-            tied = _position(candidates, self.responses.address(request.previous_response, context.now))
+            tied = position_of(candidates, self.responses.address(request.previous_response, context.now))
             if tied is not None:
                 return tied, "previous_response"
         lowest = min(costs)
@@ -279,7 +297,7 @@ class EndpointPicker:
         if costs.count(lowest) == 1:
             return best, _reason(ranking, context.hits[best])
         if request.session:
-            tied = _position(candidates, self.sessions.address(_session_of(request), context.now))
+            tied = position_of(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
                 return tied, "session"
         return fewest(costs, lowest, in_flight, context.generator), "tie"
@@ -287,6 +305,8 @@ class EndpointPicker:
     def _book(self, choice: Choice) -> None:
         decision, chain, prefill = choice.decision, choice.chain, choice.prefill
         endpoint, request, now = decision.chosen, decision.request, decision.decided_at
+        if not request.unhashed:
+            self.reuse.add(chain, choice.estimated, choice.deepest)
         learnt = NOTHING_LEARNT
         if chain:
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
@@ -304,7 +324,7 @@ class EndpointPicker:
             self._rates.dispatched(endpoint.slot, prefill.wait + prefill.seconds, prefill.rate)
         self._health.dispatched(endpoint, now)
         if request.session:
-            self.sessions.tie(_session_of(request), endpoint.address, now)
+            self.sessions.tie(session_name(request), endpoint.address, now)
 
 
 def _prefill(request: InferenceRequest, ranking: Ranking, context: Context, place: int) -> Prefill:
@@ -317,34 +337,10 @@ def _prefill(request: InferenceRequest, ranking: Ranking, context: Context, plac
     return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
 
 
-def _checked(ranking: Ranking, candidates: int) -> Ranking:
-    """Return a stranger's ranking, fit for use.
-
-    Raises:
-        ValueError: it has not one finite number for each candidate.
-    """
-    ranking.costs = costs = list(ranking.costs)
-    for column in filter(None, (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories)):
-        if len(column) != candidates:
-            raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
-    if not isfinite(sum(costs)) or not isfinite(sum(ranking.prefills)):
-        raise ValueError("a strategy must give finite numbers")
-    return ranking
-
-
 def _reason(ranking: Ranking, hit: int) -> str:
     """Say what decided: only a strategy that prices prefill looks at prefixes."""
+    if ranking.reason:
+        return ranking.reason
     if not ranking.prefills:
         return "rank"
     return "prefix" if hit else "wait"
-
-
-def _position(candidates: Sequence[Endpoint], address: str | None) -> int | None:
-    if address is None:
-        return None
-    return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)
-
-
-def _session_of(request: InferenceRequest) -> str:
-    """Name a session per model: a client that uses two models in turn has a place for each."""
-    return f"{request.model}\n{request.session}"

@@ -145,6 +145,7 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "tokens_in_flight": status.tokens_in_flight,
         "queue_ms": round(status.queue * 1e3, 3),
         "index_blocks": status.index_blocks,
+        "reputation": round(status.reputation, 3),
     }
 
 

@@ -38,6 +38,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         tokens_in_flight: prompt and expected output tokens in flight.
         queue: estimated wait for the work in front, seconds.
         index_blocks: blocks the prefix index believes it holds.
+        reputation: its score among the endpoints of its pool, in [0, 1].
     """
 
     endpoint: Endpoint
@@ -46,6 +47,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     tokens_in_flight: float = 0
     queue: float = 0.0
     index_blocks: int = 0
+    reputation: float = 1.0
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,12 +57,14 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
         endpoints: every endpoint with its status.
         leases: how many requests are believed to be in flight.
         degraded: reasons for deciding with less than kvpicker should know, and whether each holds.
+        reuse: share of recent prompt tokens that earlier prompts held; None while there were none.
         version: version of kvpicker.
     """
 
     endpoints: Callable[[], Sequence[EndpointStatus]]
     leases: Callable[[], int]
     degraded: Callable[[], Mapping[str, bool]]
+    reuse: Callable[[], float | None]
     version: str
 
 
@@ -104,6 +108,8 @@ class KvpickerCollector(Collector):
         yield _filled(families.LEASES, [((), gauges.leases())])
         yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
+        reuse = gauges.reuse()
+        yield _filled(families.PREFIX_REUSE, [] if reuse is None else [((), reuse)])
         yield _filled(families.BUILD_INFO, [((gauges.version, platform.python_version()), 1)])
 
 

@@ -66,6 +66,10 @@ CACHED_PREDICTED = _counter(
     "endpoint",
 )
 CACHED_ACTUAL = _counter("cached_tokens_actual", "Cached prompt tokens that engines reported.", "endpoint")
+PREFIX_REUSE = _gauge(
+    "prefix_reuse_ratio",
+    "Share of recent prompt tokens that earlier prompts began with: what an endless cache could save. Sampled.",
+)
 ATTEMPTS = _counter("attempts", "Endpoints that Envoy tried.")
 FALLBACKS = _counter("fallbacks", "Requests answered by another endpoint than the chosen one.")
 UNHASHED = _counter("unhashed", "Requests decided without the prefix index.", "reason")

@@ -73,6 +73,8 @@ def logarithmic(title: str, values: Sequence[float]) -> Axis:
     """Make an axis over whole powers of ten that holds all values from a millionth up."""
     positive = [max(value, _SMALLEST) for value in values if value > 0] or [1.0]
     low, high = floor(log10(min(positive))), ceil(log10(max(positive)))
+    low -= 10.0**low > min(positive)  # a logarithm may round up to a whole number
+    high += 10.0**high < max(positive)
     return Axis(title, 10.0**low, 10.0 ** max(high, low + 1), logarithmic=True)
 
 

@@ -8,6 +8,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 
 from ext_proc.app import Service
 from ext_proc.config import load
+from ext_proc.core.model import Ending
 from ext_proc.core.names import EXT_PROC_SERVICE
 from tests.unit.wire.picking import body_message, headers_message
 from tests.waiting import until
@@ -89,9 +91,20 @@ async def test_endpoints_and_metrics_show_the_request_in_flight(running: Running
     await running.ask()
     endpoints = (await running.page("/debug/endpoints"))["endpoints"]
     assert sum(endpoint["in_flight"] for endpoint in endpoints) == 1
+    assert [endpoint["reputation"] for endpoint in endpoints] == [1.0, 1.0]
     metrics = await running.page("/metrics")
     assert "kvpicker_leases 1.0" in metrics
     assert 'kvpicker_degraded{reason="access_log"} 0.0' in metrics
+
+
+async def test_a_bad_name_is_shown(running: Running) -> None:
+    """An endpoint that fails again and again stands out on the page, until it has answered well for a while."""
+    core = running.service._core
+    good, bad = core.registry.snapshot.endpoints
+    for endpoint, ending in ((good, Ending.OK), (bad, Ending.SERVER_ERROR)):
+        core.picker.knowledge.reputations.note(endpoint, ending, time.monotonic())
+    endpoints = (await running.page("/debug/endpoints"))["endpoints"]
+    assert [endpoint["reputation"] for endpoint in endpoints] == pytest.approx([1.0, 0.9], abs=0.01)
 
 
 async def test_reload_swaps_the_strategy_and_keeps_the_last_good(running: Running) -> None:
@@ -113,6 +126,19 @@ async def test_reload_with_an_unknown_strategy_is_refused_as_a_whole(running: Ru
     await until(lambda: bool(running.logged("config_rejected")))
     endpoints = (await running.page("/debug/endpoints"))["endpoints"]
     assert {endpoint["address"] for endpoint in endpoints} == {"127.0.0.1:1", "127.0.0.1:2"}
+
+
+async def test_reload_gives_a_model_its_own_strategy_and_takes_it_back(running: Running) -> None:
+    """What is said of a model takes effect without a restart, in both directions."""
+    own = "models: {acme/chat-8b: {strategy: {name: chain, parameters: {filters: [{max_in_flight: 9}]}}}}\n"
+    for text, strategy in ((own, "chain"), ("", "least-wait")):
+        running.write(CONFIG.format(strategy="least-wait") + text)
+        await until(lambda: running.service._config == load(running.path))
+        await running.ask()
+        decision = (await running.page("/debug/decisions"))["decisions"][0]
+        assert decision["strategy"] == strategy
+        assert ("max_in_flight: 2 of 2 match" in decision["filters"]) == (strategy == "chain")
+    assert not any(line["needs_restart"] for line in running.logged("config_applied"))
 
 
 async def test_sections_that_need_a_restart_are_named(running: Running) -> None:

@@ -36,8 +36,15 @@ def test_check_accepts_a_usable_file(config: Path, capsys: pytest.CaptureFixture
             "pools: {main: {endpoints: ['10.0.0.11:8000'], strategy: {parameters: {prefil_rate: 1}}}}",
             "pools.main.strategy.parameters",
         ),
+        (
+            (
+                "pools: {main: {endpoints: ['10.0.0.11:8000']}}\nmodels: {m: {strategy: {name: chain, parameters:"
+                " {then: {name: least-wiat}}}}}"
+            ),
+            "models.m.strategy.parameters.then.name: no strategy is called `least-wiat`; did you mean least-wait?",
+        ),
     ],
-    ids=["unknown section", "unknown field", "unknown strategy", "unknown parameter"],
+    ids=["unknown section", "unknown field", "unknown strategy", "unknown parameter", "unknown strategy of a model"],
 )
 def test_check_says_what_is_wrong(config: Path, capsys: pytest.CaptureFixture[str], text: str, message: str) -> None:
     """A bad file ends with status 2 and a message that leads to the mistake (I04)."""

@@ -21,6 +21,18 @@ class Quiet:
         return Ranking([load.in_flight for load in context.loads])
 """
 
+PICKY = """
+import msgspec
+from ext_proc.core.strategies.nested import StrategyChoice
+class Picky:
+    class Parameters(msgspec.Struct):
+        then: StrategyChoice
+    def __init__(self, parameters, *, then):
+        self.then = then
+    def rank(self, request, candidates, context):
+        return self.then.rank(request, candidates, context)
+"""
+
 Install = Callable[[str, str], None]
 
 
@@ -43,7 +55,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
 def test_our_own_come_through_the_same_door() -> None:
     """All built-in strategies are entry points and can be made without parameters."""
     names = strategy_names()
-    assert {"least-request", "least-wait", "random", "round-robin"} <= set(names)
+    assert {"least-request", "least-wait", "random", "round-robin", "chain", "weighted"} <= set(names)
     assert all(callable(load_strategy(name, {}).rank) for name in names)
 
 
@@ -62,6 +74,14 @@ def test_parameters_reach_the_strategy() -> None:
     assert made._parameters == LeastWaitParameters(prefill_rate=16_000.0)
 
 
+def test_a_nested_strategy_is_made_through_the_same_door(install: Install) -> None:
+    """A strategy among the parameters may be a stranger's, and a strange strategy may have one among its own."""
+    install(QUIET + PICKY, "strangers_strategy:Picky")
+    made = load_strategy("quiet", {"then": {"name": "chain", "parameters": {"then": {"name": "round-robin"}}}})
+    ranking = made.rank(request(), endpoints(2), context([Load(2), Load(1)]))
+    assert ranking.costs == [-2.0, -1.0]
+
+
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
@@ -70,20 +90,77 @@ def test_parameters_reach_the_strategy() -> None:
         (
             "least-wait",
             {"rate": 1},
-            "p.parameters: Object contains unknown field `rate` (parameters of strategy least-wait)",
+            (
+                "p.parameters.rate: unknown field; known are attention_tokens, learn, prefill_rate"
+                " (parameters of strategy least-wait)"
+            ),
         ),
         (
             "least-wait",
             {"prefill_rate": "fast"},
-            "p.parameters: Expected `float`, got `str` - at `$.prefill_rate` (parameters of strategy least-wait)",
+            (
+                "p.parameters.prefill_rate: expected a number, got `fast`; write a plain number, the unit is in the"
+                " name of the field (parameters of strategy least-wait)"
+            ),
         ),
         (
             "least-wait",
             {"prefill_rate": 0},
             "p.parameters: prefill_rate and attention_tokens must be above 0 (parameters of strategy least-wait)",
         ),
+        (
+            "chain",
+            {"then": {"name": "least-rquest"}},
+            "p.parameters.then.name: no strategy is called `least-rquest`; did you mean least-request?",
+        ),
+        (
+            "session-affinity",
+            {"then": {"name": "chain", "parameters": {"then": {"parameters": {"prefill_rate": "x"}}}}},
+            (
+                "p.parameters.then.parameters.then.parameters.prefill_rate: expected a number, got `x`; write a plain"
+                " number, the unit is in the name of the field (parameters of strategy least-wait)"
+            ),
+        ),
+        (
+            "chain",
+            {"filters": [{"max_in_flight": 8}, {"max_in_flight": 8, "min_score": 0.5}]},
+            (
+                "p.parameters.filters[1]: a filter has exactly one key of labels, max_in_flight, max_waiting,"
+                " max_kv_usage, min_score (parameters of strategy chain)"
+            ),
+        ),
+        (
+            "chain",
+            {"filters": [{"max_inflight": 8}]},
+            (
+                "p.parameters.filters[0].max_inflight: unknown field, did you mean `max_in_flight`?"
+                " (parameters of strategy chain)"
+            ),
+        ),
+        (
+            "weighted",
+            {"scorers": {"kv-usage": 1}},
+            "p.parameters.scorers.kv-usage: unknown field, did you mean `kv_usage`? (parameters of strategy weighted)",
+        ),
+        (
+            "prefix-affinity",
+            {"load_bound": 0.5},
+            "p.parameters.load_bound: must be at least 1.0, got `0.5` (parameters of strategy prefix-affinity)",
+        ),
     ],
-    ids=["misspelt", "no parameters", "unknown parameter", "wrong type", "wrong value"],
+    ids=[
+        "misspelt",
+        "no parameters",
+        "unknown parameter",
+        "wrong type",
+        "wrong value",
+        "misspelt inside",
+        "wrong type deep inside",
+        "two conditions in one filter",
+        "misspelt condition",
+        "unknown scorer",
+        "out of range",
+    ],
 )
 def test_what_is_wrong_in_the_configuration_is_said(name: str, parameters: dict[str, object], message: str) -> None:
     """An error names the field, the strategy and the fault."""
@@ -94,7 +171,7 @@ def test_what_is_wrong_in_the_configuration_is_said(name: str, parameters: dict[
 
 def test_an_unknown_name_lists_what_is_installed() -> None:
     """Where no name is near, all are shown."""
-    with pytest.raises(ConfigError, match=r"`xyz`; installed are least-request, least-wait, random, round-robin"):
+    with pytest.raises(ConfigError, match=r"`xyz`; installed are chain, least-request, least-tokens, least-wait, pref"):
         load_strategy("xyz", {})
 
 

@@ -23,6 +23,7 @@ class Body(msgspec.Struct, gc=False):
     stream: Any = None
     cache_salt: Any = None
     lora_path: Any = None
+    prompt_cache_key: Any = None
 
     def read(self) -> tuple[bytes, int]:
         """Return the canonical prompt, empty if nothing may be hashed, and the number of prompt tokens."""
@@ -39,6 +40,11 @@ class Body(msgspec.Struct, gc=False):
     def model_name(self) -> str | None:
         """Return the model; None if it is absent, empty or not a string."""
         return short(self.model) if isinstance(self.model, str) and self.model else None
+
+    def session(self) -> str:
+        """Return the body's own name for a conversation, OpenAI's key for requests that share a prefix; or nothing."""
+        key = self.prompt_cache_key
+        return short(key) if isinstance(key, str) else ""
 
     def has_odd_model(self) -> bool:
         """Tell whether `model` is there but names none, so that the engine may refuse what it gets."""

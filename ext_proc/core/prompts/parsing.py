@@ -41,7 +41,7 @@ _DECODERS: dict[Operation, msgspec.json.Decoder[Any]] = {
         Operation.LOOKUP: Body,
     }.items()
 }
-_NAMES = frozenset({b"model", b"cache_salt", b"lora_path", b"previous_response_id"})
+_NAMES = frozenset({b"model", b"cache_salt", b"lora_path", b"previous_response_id", b"prompt_cache_key"})
 
 
 class RequestHead(msgspec.Struct, frozen=True, gc=False):
@@ -161,7 +161,7 @@ def _parse_plain(route: Route, head: RequestHead, body: bytes, complete: bool) -
         truncated=not complete,
         stream=parsed.stream is True,
         previous_response=short(previous) if isinstance(previous, str) and previous else None,
-        session=head.session,
+        session=head.session or parsed.session(),
     )
 
 

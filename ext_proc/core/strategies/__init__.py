@@ -11,12 +11,13 @@ point group `kvpicker.strategies`:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
+from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.ledger import Load
-from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.model import BlockHash, Endpoint, FilterReport, InferenceRequest
 
 GROUP = "kvpicker.strategies"
 
@@ -41,6 +42,8 @@ class Ranking(msgspec.Struct, gc=False):
         interference: for explanations, the same per request in flight there.
         most_interfering: requests in flight beyond so many add nothing more.
         in_seconds: True if each cost is the sum of the seconds above.
+        filters: for explanations, what filters of the strategy's own left.
+        reason: for explanations, the reason code if the lowest cost wins; empty leaves it to the picker.
     """
 
     costs: list[float]
@@ -52,6 +55,8 @@ class Ranking(msgspec.Struct, gc=False):
     interference: float = 0.0
     most_interfering: int = 0
     in_seconds: bool = False
+    filters: tuple[FilterReport, ...] = ()
+    reason: str = ""
 
 
 class Context(msgspec.Struct, gc=False):
@@ -65,8 +70,10 @@ class Context(msgspec.Struct, gc=False):
         output: expected output tokens of the request.
         residence: expected seconds from dispatch to end.
         turn: a number that grows by one with each decision.
-        rates: learnt or configured prefill rate of each candidate in tokens/s, 0 where unknown; empty if none is known.
+        rates: prefill rates in tokens/s, one per candidate, 0 where unknown; empty if none is known.
         attention: context length at which attention costs as much as all else, in tokens; 0 while not learnt.
+        chain: hash chain of the prompt; empty if there is nothing to hash.
+        knowledge: all else that is known, for those who ask.
     """
 
     now: float
@@ -78,6 +85,17 @@ class Context(msgspec.Struct, gc=False):
     turn: int
     rates: Sequence[float] = ()
     attention: float = 0.0
+    chain: Sequence[BlockHash] = ()
+    knowledge: Knowledge = msgspec.field(default_factory=Knowledge)
+
+    def narrowed(self, places: Sequence[int]) -> Self:
+        """Return the same for some of the candidates, named by their positions."""
+        columns = {name: [column[place] for place in places] for name in COLUMNS if (column := getattr(self, name))}
+        return msgspec.structs.replace(self, **columns)
+
+
+COLUMNS = ("loads", "hits", "rates")
+"""The fields of Context that hold one value per candidate, or none at all."""
 
 
 class Strategy(Protocol):

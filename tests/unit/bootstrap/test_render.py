@@ -55,6 +55,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "names": {"processors": ("kvpicker-0.kvpicker:9002", "kvpicker-1.kvpicker:9002")},
     "ipv6": {"listen": "[::1]:8080", "endpoints": ("[fd00::10]:8000",)},
     "no admin": {"admin": None},
+    "sessions": {"session_header": "x-thread", "session_cookie": "chat_id"},
     "small": {"body_limit": 1000, "retries": 0, "log_buffer": 1, "message_timeout": 0.2},
 }
 

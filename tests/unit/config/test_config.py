@@ -89,6 +89,21 @@ def test_endpoints_inherit_the_models_of_their_pool() -> None:
     assert [spec.models for spec in config.pools["chat"].specs] == [frozenset("a"), frozenset("b")]
 
 
+@pytest.mark.parametrize(
+    "pools",
+    [
+        "{chat: {endpoints: ['10.0.0.1:80']}}",
+        "{chat: {models: [a], endpoints: ['10.0.0.1:80']}, more: {endpoints_file: more.yaml}}",
+        "{chat: {endpoints: [{address: '10.0.0.1:80', models: [a, acme/chat-8b]}]}}",
+    ],
+    ids=["learnt", "in a file", "declared"],
+)
+def test_a_model_may_have_a_strategy_of_its_own(pools: str) -> None:
+    """It may be any model that is served, or that may turn out to be."""
+    config = parse(f"models: {{acme/chat-8b: {{strategy: {{name: least-tokens}}}}}}\npools: {pools}\n")
+    assert config.models["acme/chat-8b"].strategy.name == "least-tokens"
+
+
 def test_an_endpoint_carries_what_is_known_of_it() -> None:
     """Capacity, speed and labels reach the endpoint."""
     (spec,) = parse_endpoints(

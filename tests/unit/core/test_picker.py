@@ -14,6 +14,7 @@ from ext_proc.core.model import Ending, Endpoint, InferenceRequest, Operation, U
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_request import LeastRequest
+from ext_proc.core.strategies.least_tokens import LeastTokens
 from ext_proc.core.strategies.round_robin import RoundRobin
 from tests.unit.core.builders import CHAT, Fleet, request, shares, text
 
@@ -294,3 +295,21 @@ def test_only_a_strategy_that_looks_at_prefixes_claims_one(fleet: Fleet) -> None
     plain = Fleet(3, RoundRobin())
     plain.serve(request(text("a")))
     assert {plain.pick(request(text("a"))).reason for _ in range(3)} == {"rank"}
+
+
+def test_a_model_may_have_a_strategy_of_its_own() -> None:
+    """It goes before that of the pool, for requests for that model and no others."""
+    fleet = Fleet(2, models=frozenset({"acme/chat-8b", "acme/legal"}))
+    fleet.picker.model_strategies = {"acme/legal": ("own", LeastTokens())}
+    assert fleet.pick(request(model="acme/legal")).strategy == "own"
+    assert fleet.pick(request(model="acme/chat-8b")).strategy == "tried"
+
+
+def test_a_request_without_a_model_takes_the_strategy_of_the_only_one() -> None:
+    """Where one model is served, leaving its name out changes nothing."""
+    fleet = Fleet(2)
+    fleet.picker.model_strategies = {"acme/chat-8b": ("own", LeastTokens())}
+    lookup = request(model=None, operation=Operation.LOOKUP)
+    assert fleet.pick(lookup).strategy == "own"
+    fleet.fill("q", "10.0.0.99:8000", models=frozenset({"other"}))
+    assert fleet.pick(request(model="other")).strategy == "least-request"

@@ -26,7 +26,9 @@ class Running:
         ring.decided(decision, 0.001)
         ring.finished(decision, outcome)
         self.statuses = [EndpointStatus(endpoint=endpoint, queue=0.5) for endpoint in decision.endpoints]
-        gauges = Gauges(endpoints=lambda: self.statuses, leases=lambda: 0, degraded=dict, version="0.1.0")
+        gauges = Gauges(
+            endpoints=lambda: self.statuses, leases=lambda: 0, degraded=dict, reuse=lambda: None, version="0.1.0"
+        )
         config = parse("pools: {chat: {endpoints: ['10.0.0.11:8000']}}")
         self.app = Admin(
             registry=registry(Metrics(frozenset), gauges),

@@ -31,8 +31,13 @@ class Exposed:
             EndpointStatus(endpoint=endpoint, in_flight=3, tokens_in_flight=900, queue=0.5, index_blocks=7)
             for endpoint in decision.endpoints
         ]
+        self.reuse: float | None = 0.25
         gauges = Gauges(
-            endpoints=lambda: self.statuses, leases=lambda: 6, degraded=lambda: self.degraded, version="0.1.0"
+            endpoints=lambda: self.statuses,
+            leases=lambda: 6,
+            degraded=lambda: self.degraded,
+            reuse=lambda: self.reuse,
+            version="0.1.0",
         )
         self.registry: CollectorRegistry = registry(self.metrics, gauges)
 
@@ -206,3 +211,10 @@ def test_the_exposition_is_valid_openmetrics(busy: Exposed) -> None:
 def test_the_process_is_exposed_too(exposed: Exposed) -> None:
     """Memory and CPU of the process come with the same scrape."""
     assert b"process_resident_memory_bytes" in generate_latest(exposed.registry)
+
+
+def test_the_reuse_of_prefixes_is_a_gauge_once_it_is_known(exposed: Exposed) -> None:
+    """Before the first prompt there is no sample, because zero would be a statement."""
+    assert exposed.value("prefix_reuse_ratio") == 0.25
+    exposed.reuse = None
+    assert exposed.value("prefix_reuse_ratio") is None

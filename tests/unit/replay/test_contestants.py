@@ -44,7 +44,7 @@ def test_peers_need_no_entry_point() -> None:
             "observed",
             r"--strategies\.name: no strategy is called `least-wiat`; did you mean least-wait\?",
         ),
-        ("least-wait:prefil_rate=1", "observed", r"--strategies\.parameters: .*prefil_rate"),
+        ("least-wait:prefil_rate=1", "observed", r"--strategies\.parameters\.prefil_rate: "),
         ("least-wait:prefill_rate", "observed", r"`prefill_rate` is no parameter.*write least-wait:key=value"),
         ("least-wait:{x}", "observed", "the parameters of `least-wait` are no JSON object"),
         ("random:x=1", "observed", "takes no parameters"),

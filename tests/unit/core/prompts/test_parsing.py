@@ -303,3 +303,29 @@ def test_invalid_utf8_has_a_stable_key_of_its_own(read: Read) -> None:
     prompts = [read(CHAT, body).prompt for body in bodies]
     assert len(set(prompts)) == 3
     assert all(prompt.count(MESSAGE) == 1 for prompt in prompts)
+
+
+@pytest.mark.parametrize("path", [CHAT, "/v1/completions", "/v1/responses"])
+def test_the_bodys_own_name_for_a_conversation_counts_where_no_header_gives_one(path: str, read: Read) -> None:
+    """OpenAI's prompt_cache_key names it; the header, which the gateway may have set, goes first."""
+    body = HELLO | {"prompt_cache_key": "thread-7"}
+    assert read(path, body).session == "thread-7"
+    assert read(path, body, session="s-1").session == "s-1"
+
+
+@pytest.mark.parametrize("key", [None, 7, ["thread-7"], {}, ""], ids=repr)
+def test_an_odd_name_for_a_conversation_is_none(key: object, read: Read) -> None:
+    """What is no text names nothing."""
+    assert not read(CHAT, HELLO | {"prompt_cache_key": key}).session
+
+
+def test_a_long_name_for_a_conversation_is_kept_short(read: Read) -> None:
+    """What waits for the outcome stays small, and two long names stay apart."""
+    first, second = (read(CHAT, HELLO | {"prompt_cache_key": "k" * 100_000 + end}).session for end in "ab")
+    assert first != second
+    assert len(first) < 1000
+
+
+def test_half_a_name_for_a_conversation_is_none(read: Read) -> None:
+    """A body that is cut off inside the key does not tie the request to a stranger's conversation."""
+    assert not read(CHAT, b'{"model":"m","prompt_cache_key":"thread-7', complete=False).session

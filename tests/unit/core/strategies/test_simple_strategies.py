@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 
 import pytest
 
 from ext_proc.core.ledger import Load
-from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.model import Ending, Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
+from ext_proc.core.strategies.least_tokens import LeastTokens
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.random import Random
+from ext_proc.core.strategies.reputation import Reputation
 from ext_proc.core.strategies.round_robin import RoundRobin
 from tests.unit.core.builders import CHAT, Fleet, context, endpoints, request, shares
 
@@ -39,6 +42,22 @@ def test_a_strategy_of_ten_lines_needs_no_change_elsewhere() -> None:
     fleet.occupy(1, 3, tokens=10)
     assert fleet.pick().chosen == fleet.endpoints[1]
     assert not fleet.notes.failures
+
+
+def test_least_tokens_prefers_the_fewest_tokens() -> None:
+    """Tokens count, however many requests they belong to."""
+    loads = [Load(9, 900), Load(1, 1000), Load(2, 800)]
+    assert LeastTokens().rank(request(), endpoints(3), context(loads)).costs == [900.0, 1000.0, 800.0]
+
+
+def test_reputation_shares_by_score() -> None:
+    """An endpoint with half the score carries about half the requests, and keeps getting some."""
+    fleet = Fleet(2, Reputation())
+    reputations = fleet.picker.knowledge.reputations
+    for endpoint, seconds in zip(fleet.endpoints, (1.0, 3.0), strict=True):
+        reputations.note(endpoint, Ending.OK, fleet.now, seconds=seconds, tokens=100)
+    counts = shares([fleet.pick() for _ in range(100)])
+    assert counts[fleet.endpoints[1].address] == pytest.approx(40, abs=2)
 
 
 def test_least_request_prefers_the_fewest_in_flight() -> None:
@@ -113,8 +132,49 @@ class Broken:
         Ranking([1.0, 2.0], prefills=[1.0]),
         Ranking([1.0, 2.0], prefills=[1.0, float("nan")]),
         Ranking([1.0, 2.0], queues=[1.0] * 3),
+        Ranking([1.0, -float("inf")]),
+        Ranking([1.0, 10**400]),
+        Ranking([1.0, None]),
+        Ranking([1.0, 1j]),
+        Ranking([]),
+        Ranking(None),
+        Ranking("12"),
+        [1.0, 2.0],
+        SimpleNamespace(costs=[1.0, 2.0]),
+        Ranking([1.0, 2.0], prefills=[1.0, -1.0]),
+        Ranking([1.0, 2.0], queues=[1.0, float("nan")]),
+        Ranking([1.0, 2.0], memories=[1.0, "2"]),
+        Ranking([1.0, 2.0], filters=("gpu",)),
+        Ranking([1.0, 2.0], filters=7),
+        Ranking([1.0, 2.0], reason=7),
     ],
-    ids=["raises", "none", "too few", "too many", "nan", "inf", "text", "short prefills", "nan prefill", "long queues"],
+    ids=[
+        "raises",
+        "none",
+        "too few",
+        "too many",
+        "nan",
+        "inf",
+        "text",
+        "short prefills",
+        "nan prefill",
+        "long queues",
+        "minus inf",
+        "overflows",
+        "nothing",
+        "complex",
+        "empty",
+        "no costs",
+        "text in place of costs",
+        "a list",
+        "not a ranking",
+        "negative prefill",
+        "nan queue",
+        "text memory",
+        "odd filters",
+        "filters not a row",
+        "reason not text",
+    ],
 )
 def test_a_strategy_that_fails_is_replaced_and_counted(given: object) -> None:
     """The request goes to the endpoint with the fewest requests, and the observer hears of it."""

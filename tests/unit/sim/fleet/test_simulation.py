@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from statistics import stdev
 from typing import Any
 
 import pytest
@@ -153,6 +154,30 @@ def test_a_restart_sends_the_lost_requests_again_and_leaves_the_engine_cold() ->
     assert lost.attempts == 2
     assert lost.endpoint != first
     assert lost.ttft > 1.0
+
+
+def test_a_restart_is_seen_in_the_events() -> None:
+    """Who listens to KV events expects nothing of a restarted engine; who learnt from decisions still does."""
+    blocks = tuple(range(1, 101))
+    asked = workload(
+        request(prompt=1610, output=1, blocks=blocks), request(prompt=1610, output=1, blocks=blocks, at=60.0)
+    )
+    predicted = {
+        view: run(asked, wiring(least_wait), 1, view=view, restarts=(Restart(engine=0, at=30.0, down=5.0),)).records[1]
+        for view in (View.EVENTS, View.OBSERVED)
+    }
+    assert {view: record.predicted_hit for view, record in predicted.items()} == {View.EVENTS: 0, View.OBSERVED: 1600}
+    assert all(record.hit_tokens == 0 for record in predicted.values())
+
+
+def test_estimates_of_prompt_tokens_are_noisy_if_asked_for() -> None:
+    """The picker is told wrong lengths, the engine computes the true ones."""
+    kept: list[Made] = []
+    asked = workload(*[request(prompt=1000, at=float(turn)) for turn in range(50)])
+    result = run(asked, wiring(least_wait, kept), token_noise=0.1)
+    told = [decision.request.prompt_tokens for decision, _ in kept[0].notes.finishes]
+    assert 0.05 < stdev(told) / 1000 < 0.15
+    assert all(record.prompt_tokens == 1000 for record in result.records)
 
 
 def test_a_fleet_that_is_down_is_asked_again() -> None:

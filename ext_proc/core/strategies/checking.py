@@ -1,0 +1,38 @@
+"""Whether what a strategy returned can be used; it may be a stranger's."""
+
+from __future__ import annotations
+
+from math import isfinite
+
+from ext_proc.core.model import FilterReport
+from ext_proc.core.strategies import Ranking
+
+
+def checked(ranking: Ranking, candidates: int) -> Ranking:
+    """Return a stranger's ranking, fit for use.
+
+    Raises:
+        ValueError: it has not one finite number for each candidate, or a prefill time below 0.
+        TypeError: what it says beside is of the wrong kind.
+    """
+    ranking.costs = costs = list(ranking.costs)
+    for column in (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories):
+        if len(column) != candidates and (column or column is costs):
+            raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
+    prefills = ranking.prefills
+    others = sum(ranking.queues) + sum(ranking.works) + sum(ranking.memories)
+    if not isfinite(sum(costs) + sum(prefills) + others):
+        raise ValueError("a strategy must give finite numbers")
+    if prefills and min(prefills) < 0:
+        raise ValueError("a strategy must not give negative prefill times")
+    if ranking.filters or ranking.reason:
+        _check_words(ranking)
+    return ranking
+
+
+def _check_words(ranking: Ranking) -> None:
+    ranking.filters = tuple(ranking.filters)
+    if not all(isinstance(report, FilterReport) for report in ranking.filters):
+        raise TypeError("a strategy must report on filters by FilterReport")
+    if not isinstance(ranking.reason, str):
+        raise TypeError("a strategy must give its reason as text")
