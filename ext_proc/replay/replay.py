@@ -41,7 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     width = None if stream.isatty() else _PLAIN_WIDTH
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
     traces = tuple(read_trace(path, options.format, _limit(options)) for path in options.traces)
-    made = [_fitting(_workload(options, traces, seed), options) for seed in options.seeds]
+    room = min(engine.kv_tokens for engine in options.engines)
+    made = [workloads.fitting(_workload(options, traces, seed), room) for seed in options.seeds]
+    if not all(workload.requests for workload, _ in made):
+        raise ConfigError(f"no request fits into the {room} tokens of an engine", path="--kv-tokens")
     replayed = _replayed(made[0], traces)
     try:
         runs = _run(options, [workload for workload, _ in made])
@@ -71,27 +74,6 @@ def _workload(options: Options, traces: tuple[Trace, ...], seed: int) -> Workloa
         rate = options.load * recipe.full_rate(traces) * options.reference_engines
     order = workloads.Order(rate, options.requests or recipe.count, seed, traces)
     return workloads.make(recipe, order)
-
-
-def _fitting(workload: Workload, options: Options) -> tuple[Workload, int]:
-    """Leave out what the smallest engine could not serve even if it had nothing else, and what follows upon it.
-
-    Raises:
-        ConfigError: nothing is left.
-    """
-    size = workload.block_tokens
-    room = min(engine.kv_tokens for engine in options.engines) // size
-    kept: list[SimRequest] = []
-    places: dict[int, int] = {}
-    for place, request in enumerate(workload.requests):
-        is_small = -(-(request.prompt_tokens + request.output_tokens) // size) <= room
-        if is_small and (request.after is None or request.after in places):
-            places[place] = len(kept)
-            after = None if request.after is None else places[request.after]
-            kept.append(request if after == request.after else msgspec.structs.replace(request, after=after))
-    if not kept:
-        raise ConfigError(f"no request fits into the {room * size} tokens of an engine", path="--kv-tokens")
-    return msgspec.structs.replace(workload, requests=tuple(kept)), len(workload.requests) - len(kept)
 
 
 def _run(options: Options, made: Sequence[Workload]) -> list[list[Run]]:

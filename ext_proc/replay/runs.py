@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
@@ -104,11 +105,18 @@ def _children() -> Iterator[Callable[[Job], Connection]]:
     """Give a function that starts a job and returns the pipe it reports on; none outlives the block."""
     context = multiprocessing.get_context("spawn")
     processes: list[BaseProcess] = []
+    # Its start unblocks the signals that are to stay blocked below.
+    resource_tracker.ensure_running()
 
     def start(job: Job) -> Connection:
         receiver, sender = context.Pipe(duplex=False)
         process = context.Process(target=_child, args=(job, sender), daemon=True)
-        process.start()
+        # A child inherits the mask: Ctrl-C reaches it too, and it is for the parent to end it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         sender.close()
         processes.append(process)
         return receiver
@@ -133,8 +141,6 @@ def _received(pipe: Connection, job: Job) -> Run | int:
 
 def _child(job: Job, pipe: Connection) -> None:
     """Run a job and report on a pipe: numbers of ended requests, then the result, or the text of what went wrong."""
-    # The parent hears of Ctrl-C too, and ends its children itself.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         pipe.send(run(job, pipe.send))
     except BrokenPipeError:

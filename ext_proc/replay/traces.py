@@ -129,6 +129,8 @@ def _lines(stream: IO[bytes], tally: _Tally) -> Iterator[tuple[int, bytes]]:
 def _format(wanted: str, lines: list[bytes], where: str) -> type[LineFormat]:
     if wanted:
         return FORMATS[wanted]
+    if not lines:
+        raise ConfigError("it holds no line", where=where)
     for line in lines:
         for made in FORMATS.values():
             if made.recognises(line):

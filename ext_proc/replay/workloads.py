@@ -101,6 +101,28 @@ def from_trace(trace: Trace, *, load: float, rate: float | None, seed: int) -> W
     return Workload(trace.name, trace.block_tokens, tuple(requests))
 
 
+def fitting(workload: Workload, room: int) -> tuple[Workload, int]:
+    """Leave out what an engine could not serve even if it had nothing else to do, and what follows upon that.
+
+    Args:
+        workload: what is asked.
+        room: KV memory of the smallest engine, tokens.
+
+    Returns:
+        The rest, and how many requests were left out.
+    """
+    size = workload.block_tokens
+    kept: list[SimRequest] = []
+    places: dict[int, int] = {}
+    for place, request in enumerate(workload.requests):
+        is_small = -(-(request.prompt_tokens + request.output_tokens) // size) <= room // size
+        if is_small and (request.after is None or request.after in places):
+            places[place] = len(kept)
+            after = None if request.after is None else places[request.after]
+            kept.append(request if after == request.after else msgspec.structs.replace(request, after=after))
+    return msgspec.structs.replace(workload, requests=tuple(kept)), len(workload.requests) - len(kept)
+
+
 def _chat(order: Order, generator: Random) -> tuple[int, Sequence[SimRequest]]:
     return generators.FINE_BLOCK, generators.chat(order.rate, order.count, generator)
 

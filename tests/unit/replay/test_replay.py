@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
+import sys
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,7 @@ from ext_proc.sim.fleet.conditions import Conditions
 from ext_proc.sim.fleet.presets import PRESETS
 from ext_proc.sim.fleet.results import Slo
 from ext_proc.sim.workload import SimRequest, Workload
+from tests.waiting import until
 
 SMALL = ["--requests", "120", "--engines", "2", "--jobs", "1"]
 CHAT = ["replay", "--workload", "chat", "--strategies", "least-wait,round-robin", *SMALL]
@@ -30,6 +34,17 @@ def job(strategy: str = "least-wait", view: str = "observed") -> Job:
     (contestant,) = contestants(strategy, view)
     workload = Workload("w", 512, REQUESTS)
     return Job(workload, (PRESETS["h100-8b"],) * 2, contestant, 1, Slo(), 0.0, Conditions(scrape_interval=0.2))
+
+
+def spawned(parent: int) -> list[str]:
+    """Return the processes that a replay started for its runs."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+
+
+def still_there(processes: list[str]) -> list[str]:
+    """Return those of the processes that are still there."""
+    return [process for process in processes if Path(f"/proc/{process}").exists()]
 
 
 def replayed(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, Any]:
@@ -143,14 +158,36 @@ def test_a_process_that_dies_is_told() -> None:
     """It neither hangs the command nor leaves a result out."""
 
     def die(_: int) -> None:
-        for child in Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split():
-            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
-                os.kill(int(child), signal.SIGKILL)
+        for child in spawned(os.getpid()):
+            os.kill(int(child), signal.SIGKILL)
 
     long = Workload("w", 512, tuple(SimRequest(number / 10, 600, 8, (number,)) for number in range(20_000)))
     jobs = [Job(long, job().engines, job().contestant, 1, Slo(), 0.0, Conditions(scrape_interval=0.2))] * 2
     with pytest.raises(RunFailed, match="is gone"):
         run_all(jobs, 2, die)
+
+
+async def test_an_interrupt_ends_everything() -> None:
+    """Ctrl-C reaches the children too; none is left, and no traceback is shown."""
+    command = [sys.executable, "-m", "ext_proc.cli", "replay", "--workload", "uniq", "--requests", "50000"]
+    process = await asyncio.create_subprocess_exec(*command, "--jobs", "2", stderr=PIPE, start_new_session=True)
+    children: list[str] = []
+
+    def started() -> bool:
+        children[:] = spawned(process.pid)
+        return len(children) == 2
+
+    try:
+        await until(started)
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            await process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert not still_there(children)
 
 
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:

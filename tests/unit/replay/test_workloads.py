@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from ext_proc.core.errors import ConfigError
 from ext_proc.replay import generators, shaping
 from ext_proc.replay.traces import Trace
-from ext_proc.replay.workloads import RECIPES, Order, from_trace, make
-from ext_proc.sim.workload import SimRequest
+from ext_proc.replay.workloads import RECIPES, Order, fitting, from_trace, make
+from ext_proc.sim.workload import SimRequest, Workload
 
 NAMES = sorted(RECIPES)
 
@@ -218,3 +218,12 @@ def test_quantiles_stay_within_their_classes() -> None:
     lengths = generators.unique(1.0, 5000, Random(5))
     assert min(request.prompt_tokens for request in lengths) >= 2
     assert max(request.prompt_tokens for request in lengths) <= 14_050
+
+
+def test_what_no_engine_can_hold_is_left_out_with_what_follows() -> None:
+    """Memory is counted in whole blocks; those that stay wait for the same requests as before."""
+    lengths = [(400, None), (1000, None), (300, 1), (200, 0), (100, 3)]
+    requests = tuple(SimRequest(0.0, length, 100, (), after=after) for length, after in lengths)
+    left, count = fitting(Workload("w", 512, requests), 1535)
+    assert [(request.prompt_tokens, request.after) for request in left.requests] == [(400, None), (200, 0), (100, 1)]
+    assert count == 2
