@@ -16,24 +16,37 @@ from typing import Any, BinaryIO, Self
 import aiohttp
 import msgspec
 
-from ext_proc.assembly import Core, build_core, build_model_strategies, build_strategies, exchange_policy, warm_up
+from ext_proc.assembly import (
+    Core,
+    build_core,
+    build_model_strategies,
+    build_strategies,
+    exchange_policy,
+    scrape_token,
+    warm_up,
+)
 from ext_proc.config import Config, load, parse
 from ext_proc.core.exchange import Exchange
-from ext_proc.core.model import Endpoint
+from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.pool import Change
+from ext_proc.core.rehearsal import Asked, rehearse
+from ext_proc.core.state import State, take
 from ext_proc.ops import admin
 from ext_proc.ops.collector import EndpointStatus, Gauges
 from ext_proc.ops.collector import registry as metrics_registry
 from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.events import Event
+from ext_proc.ops.explanations import explain_rehearsal
 from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.scraping import ScrapeNews
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.models import ModelLearner
+from ext_proc.sources.scrape import Scraper, ScrapeStatus
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
@@ -47,7 +60,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "explain"})
+RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "explain"})
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -74,12 +87,13 @@ class Service:
         direct = self._output if config.log.format == "json" else None
         self._lines = LogObserver(self._log, lines=direct)
         self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
-        self._ring = DecisionRing()
+        self._ring = DecisionRing(pace=self._pace)
         self._observer = FanOut(self._metrics, self._ring, self._lines)
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
         self._keeper = self._make_keeper(config)
+        self._scraper = self._make_scraper(config)
         methods = (
             ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
@@ -153,10 +167,22 @@ class Service:
             on_source=self._source_read,
         )
 
+    def _make_scraper(self, config: Config) -> Scraper:
+        core = self._core
+        return Scraper(
+            config,
+            scrape_token(config),
+            registry=core.registry,
+            signals=core.signals,
+            is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say),
+        )
+
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
         self._spawn(stack, learner.run())
+        self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, self._flush_lines())
         if self._path is not None:
@@ -194,10 +220,12 @@ class Service:
             self._metrics.config_reloaded(applied=True)
             return
         strategies, model_strategies = build_strategies(config), build_model_strategies(config)
+        token = scrape_token(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config)
         self._keeper.configure(config)
+        self._scraper.configure(config, token)
         waiting = [
             name
             for name in config.__struct_fields__
@@ -247,7 +275,25 @@ class Service:
             endpoints=self._statuses,
             config=lambda: msgspec.to_builtins(self._config),
             not_ready=lambda: None if self._ready else "starting or stopping",
+            explain=self._explain,
+            state=self._state,
         ).app()
+
+    def _explain(self, asked: Asked) -> dict[str, Any]:
+        generator = random.Random(0)  # noqa: S311  breaks ties, and is not the one that serves
+        inspect_bytes = self._config.prompts.inspect_bytes
+        return explain_rehearsal(
+            rehearse(self._core.picker, asked, time.monotonic(), generator, inspect_bytes=inspect_bytes)
+        )
+
+    def _state(self, blocks: int) -> State:
+        config = msgspec.to_builtins(self._config)
+        return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
+
+    def _pace(self, decision: Decision, _address: str) -> float:
+        """Return the seconds that an output token takes as a rule: the usual stay over the usual length."""
+        expected = self._core.expectations.of(decision.request.model)
+        return expected.residence / max(expected.output, 1.0)
 
     def _degraded(self) -> dict[str, bool]:
         waiting = self._core.ledger.waiting_since
@@ -256,6 +302,7 @@ class Service:
             "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
             "config": not self._metrics.reload_success,
             "log": self._output.failing,
+            "metrics": self._scraper.is_degraded(time.monotonic()),
         }
 
     def _count_entry(self, result: str) -> None:
@@ -267,10 +314,11 @@ class Service:
         scores = core.picker.knowledge.reputations.scores
         pools = core.registry.snapshot.by_pool.values()
         reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
-        return [_status(core, e, now, reputations[e.slot]) for e in core.registry.snapshot.endpoints]
+        read = self._scraper.status
+        return [_status(core, e, now, reputations[e.slot], read(e)) for e in core.registry.snapshot.endpoints]
 
 
-def _status(core: Core, endpoint: Endpoint, now: float, reputation: float) -> EndpointStatus:
+def _status(core: Core, endpoint: Endpoint, now: float, reputation: float, scrape: ScrapeStatus) -> EndpointStatus:
     load = core.ledger.load(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
@@ -279,6 +327,11 @@ def _status(core: Core, endpoint: Endpoint, now: float, reputation: float) -> En
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
+        engine=scrape.engine,
+        metrics_problem=scrape.problem,
+        signals=core.signals.of(endpoint.slot, now),
+        signals_age=core.signals.age(endpoint.slot, now),
+        interval=core.signals.interval(endpoint.slot),
         reputation=reputation,
     )
 

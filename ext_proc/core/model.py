@@ -56,6 +56,20 @@ class Unhashed(enum.StrEnum):
     ENCODING_BROKEN = "encoding_broken"
 
 
+class MetricsSource(msgspec.Struct, frozen=True, gc=False):
+    """How the metrics of an engine are read; None where nobody said.
+
+    Attributes:
+        engine: the engine whose names they have.
+        path: path of the page.
+        port: port of the page, at the endpoint's own address.
+    """
+
+    engine: str | None = None
+    path: str | None = None
+    port: int | None = None
+
+
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One routable engine: an ip:port that Envoy can be told to use.
 
@@ -68,6 +82,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         kv_tokens: capacity of its KV cache in tokens; None where unknown.
         prefill_rate: configured prefill speed in tokens per second; None takes the strategy's default.
         labels: what filters and people may want to know of it.
+        metrics: how its metrics are read, as far as that was said of this endpoint.
     """
 
     address: str
@@ -78,6 +93,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens: int | None = None
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
+    metrics: MetricsSource = MetricsSource()
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -148,11 +164,20 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
-    """How many endpoints a filter left; `skipped` if it was not obeyed, because it would have left none."""
+    """How many endpoints there were before a filter and after it.
+
+    Attributes:
+        name: of the filter.
+        before: how many there were.
+        after: how many met it.
+        left: which met it, where that is known.
+        skipped: True if it was not obeyed, because it would have left none.
+    """
 
     name: str
     before: int
     after: int
+    left: Sequence[Endpoint] = ()
     skipped: bool = False
 
     def __str__(self) -> str:

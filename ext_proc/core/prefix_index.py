@@ -32,6 +32,9 @@ class PrefixIndex(Protocol):
     def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
         """Take back what was learnt by that stamp."""
 
+    def clear(self, slot: int) -> None:
+        """Forget what a slot holds: its engine has lost it, for instance by a restart."""
+
     def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
         """Learn from the cached tokens that an engine reports of a prompt of that length."""
 
@@ -202,6 +205,15 @@ class ObservedIndex:
         """Return how many blocks are kept of a slot, expired ones that were not swept yet included."""
         held = self._slots.get(slot)
         return len(held.stamps) if held else 0
+
+    def newest(self, slot: int, most: int) -> list[BlockHash]:
+        """Return at most so many blocks that a slot holds: the last used first, and of a prompt its beginning."""
+        held = self._slots.get(slot)
+        if held is None or most <= 0:
+            return []
+        alive = [(block, stamp) for block, stamp in held.stamps.items() if stamp > held.floor]
+        alive.sort(key=lambda used: used[1], reverse=True)
+        return [block for block, _ in alive[:most]]
 
     def __len__(self) -> int:
         """Return the number of blocks kept, over all slots."""

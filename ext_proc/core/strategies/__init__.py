@@ -43,7 +43,8 @@ class Ranking(msgspec.Struct, gc=False):
         most_interfering: requests in flight beyond so many add nothing more.
         in_seconds: True if each cost is the sum of the seconds above.
         filters: for explanations, what filters of the strategy's own left.
-        reason: for explanations, the reason code if the lowest cost wins; empty leaves it to the picker.
+        favourite: position of the candidate that wins whatever it costs; None lets the lowest cost win.
+        reason: for explanations, why the favourite is one, as a reason code.
     """
 
     costs: list[float]
@@ -56,7 +57,8 @@ class Ranking(msgspec.Struct, gc=False):
     most_interfering: int = 0
     in_seconds: bool = False
     filters: tuple[FilterReport, ...] = ()
-    reason: str = ""
+    favourite: int | None = None
+    reason: str = "rank"
 
 
 class Context(msgspec.Struct, gc=False):

@@ -15,6 +15,7 @@ from ext_proc.core.strategies.conditions import Condition
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.prefix_affinity import PrefixAffinity
+from ext_proc.core.strategies.session_affinity import SessionAffinity
 from tests.unit.core.builders import Fleet, context, endpoints, request, text
 from tests.unit.core.strategies.test_weighted import View, Views
 
@@ -107,10 +108,19 @@ def test_columns_are_those_of_the_strategy_behind_it() -> None:
     candidates, seen = endpoints(3), context(loads)
     ranking = _chain({"max_in_flight": 5}, then=LeastWait()).rank(request(prompt_tokens=4096), candidates, seen)
     alone = LeastWait().rank(request(prompt_tokens=4096), candidates[1:], seen.narrowed([1, 2]))
-    for column in ("costs", "queues", "prefills"):
+    for column in ("costs", "queues", "works", "prefills"):
         assert list(getattr(ranking, column))[1:] == list(getattr(alone, column))
         assert getattr(ranking, column)[0] >= max(getattr(alone, column))
     assert not ranking.memories
+
+
+def test_a_favourite_keeps_its_place() -> None:
+    """A session's endpoint that passed the filters wins; one that did not pass is no favourite any more."""
+    seen = context([Load(9), Load(1), Load(0)])
+    chain = _chain({"max_in_flight": 5}, then=SessionAffinity(then=LeastRequest()))
+    for address, favourite in (("10.0.0.1:8000", 1), ("10.0.0.0:8000", None)):
+        seen.knowledge.sessions.tie("acme/chat-8b\ns", address, 0.0)
+        assert chain.rank(request(session="s"), endpoints(3), seen).favourite == favourite
 
 
 def test_the_bound_of_a_nested_strategy_is_that_of_who_passed() -> None:
