@@ -100,6 +100,7 @@ class KvpickerCollector(Collector):
         for family, by_model in (
             (families.DURATION_SECONDS, metrics.durations),
             (families.FIRST_BYTE_SECONDS, metrics.first_bytes),
+            (families.FIRST_TOKEN_SECONDS, metrics.first_tokens),
         ):
             yield _histogram(family, {(model,): histogram for model, histogram in by_model.items()})
 

@@ -58,6 +58,12 @@ DURATION_SECONDS = _histogram(
 FIRST_BYTE_SECONDS = _histogram(
     "first_byte_seconds", "From a request sent to an engine to the first byte of its headers.", LATENCY_BUCKETS, "model"
 )
+FIRST_TOKEN_SECONDS = _histogram(
+    "time_to_first_token_seconds",
+    "From a decision to the first token of a streamed answer, where Envoy shows it (--first-token).",
+    LATENCY_BUCKETS,
+    "model",
+)
 PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens that engines reported.", "endpoint")
 COMPLETION_TOKENS = _counter("completion_tokens", "Generated tokens that engines reported.", "endpoint")
 CACHED_PREDICTED = _counter(

@@ -31,6 +31,7 @@ class Metrics(NoObserver):
         self.decision_seconds = Histogram(families.DECISION_BUCKETS)
         self.durations: dict[str, Histogram] = {}
         self.first_bytes: dict[str, Histogram] = {}
+        self.first_tokens: dict[str, Histogram] = {}
         self._rejected: set[str] = set()
         self._models = ModelLabels(served)
         # Looked up once, because each look-up hashes a whole family.
@@ -62,6 +63,10 @@ class Metrics(NoObserver):
     def failed(self, reason: str, error: BaseException | None = None) -> None:
         """Count the failure by its reason."""
         self.tallies[families.EXCHANGE_FAILURES].add((reason,))
+
+    def first_token(self, decision: Decision, seconds: float) -> None:
+        """Count the time to the first token."""
+        _histogram(self.first_tokens, self._models.label(decision.request.model)).observe(seconds)
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Count the request by its ending, its times and its tokens."""

@@ -58,6 +58,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics = exposed.metrics
     request = msgspec.structs.replace(decision.request, unhashed=Unhashed.NO_PROMPT)
     metrics.decided(msgspec.structs.replace(decision, request=request), 30e-6)
+    metrics.first_token(decision, 0.75)
     metrics.finished(decision, outcome_of())
     metrics.finished(decision, outcome_of(ending=Ending.LOST))
     metrics.refused(request, ModelNotFound("x"), ())
@@ -100,6 +101,7 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
         ("decision_seconds_count", {}),
         ("request_duration_seconds_count", {"model": "acme/chat-8b"}),
         ("first_byte_seconds_count", {"model": "acme/chat-8b"}),
+        ("time_to_first_token_seconds_count", {"model": "acme/chat-8b"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
