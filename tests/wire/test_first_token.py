@@ -4,68 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import random
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from aiohttp import web
 
 from tests.waiting import until
+from tests.wire.pieces import CHAT, Engine, running_engine, token
 from tests.wire.stack import MODEL, Stack, running_stack
 
 pytestmark = pytest.mark.envoy
 
-CHAT = {"model": MODEL, "stream": True, "messages": [{"role": "user", "content": "List three rivers. " * 30}]}
 PING = b": PROCESSING\n\n"
-
-
-class Engine:
-    """Answers with the pieces that a request asks for, each after its pause in seconds."""
-
-    def __init__(self) -> None:
-        self.address = ""
-        self.begun = 0
-
-    async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer any request; headers go out before the first pause, as vLLM sends them."""
-        if request.path == "/v1/models":
-            return web.json_response({"data": [{"id": MODEL}]})
-        wanted = json.loads(await request.read())
-        kind = wanted.get("kind", "text/event-stream")
-        response = web.StreamResponse(status=wanted.get("status", 200), headers={"content-type": kind})
-        self.begun += 1
-        for number, (pause, piece) in enumerate(wanted["pieces"]):
-            if number == 0 and not wanted.get("late"):
-                await response.prepare(request)
-            await asyncio.sleep(pause)
-            if number == 0 and wanted.get("late"):
-                await response.prepare(request)
-            await response.write(piece.encode())
-        return response if response.prepared else web.Response(status=wanted.get("status", 200))
 
 
 @contextlib.asynccontextmanager
 async def scripted(folder: Path, **options: Any) -> AsyncIterator[tuple[Stack, Engine]]:
     """Run Envoy, showing answers, and kvpicker in front of one scripted engine."""
-    engine = Engine()
-    runner = web.ServerRunner(web.Server(engine.answer), shutdown_timeout=0.1)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    host, port = runner.addresses[0][:2]
-    engine.address = f"{host}:{port}"
-    try:
-        async with running_stack(folder, engines=0, addresses=[engine.address], first_token=True, **options) as stack:
-            yield stack, engine
-    finally:
-        await runner.cleanup()
-
-
-def token(text: str) -> str:
-    """Write an event with a piece of text."""
-    return f"data: {json.dumps({'choices': [{'delta': {'content': text}}]})}\n\n"
+    async with (
+        running_engine() as engine,
+        running_stack(folder, engines=0, addresses=[engine.address], first_token=True, **options) as stack,
+    ):
+        yield stack, engine
 
 
 async def ask(stack: Stack, *pieces: tuple[float, str], **wanted: Any) -> tuple[int, bytes]:
