@@ -63,13 +63,12 @@ async def test_streams_of_odd_pieces_pass_to_the_byte(tmp_path: Path, transport:
     gate = asyncio.Semaphore(32)
 
     async def one(stack: Stack) -> None:
-        text = PING.decode() * generator.randint(0, 1) + "".join(
-            token(f"{number} 河 ") for number in range(generator.randint(1, 60))
-        )
-        cuts = sorted(generator.sample(range(1, len(text)), min(generator.randint(0, 40), len(text) - 1)))
-        pause = generator.choice([0, 0, 0.0005, 0.003])
-        ends = zip([0, *cuts], [*cuts, len(text)], strict=True)
         async with gate:
+            events = (token(f"{number} 河 ") for number in range(generator.randint(1, 60)))
+            text = PING.decode() * generator.randint(0, 1) + "".join(events)
+            cuts = sorted(generator.sample(range(1, len(text)), min(generator.randint(0, 40), len(text) - 1)))
+            pause = generator.choice([0, 0, 0.0005, 0.003])
+            ends = zip([0, *cuts], [*cuts, len(text)], strict=True)
             status, body = await ask(stack, *[(pause, text[start:end]) for start, end in ends])
         assert (status, body.decode()) == (200, text)
 
