@@ -27,13 +27,16 @@ from ext_proc.assembly import (
 )
 from ext_proc.config import Config, load, parse
 from ext_proc.core.exchange import Exchange
-from ext_proc.core.model import Endpoint
+from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.pool import Change
+from ext_proc.core.rehearsal import Asked, rehearse
+from ext_proc.core.state import State, take
 from ext_proc.ops import admin
 from ext_proc.ops.collector import EndpointStatus, Gauges
 from ext_proc.ops.collector import registry as metrics_registry
 from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.events import Event
+from ext_proc.ops.explanations import explain_rehearsal
 from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
@@ -84,7 +87,7 @@ class Service:
         direct = self._output if config.log.format == "json" else None
         self._lines = LogObserver(self._log, lines=direct)
         self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
-        self._ring = DecisionRing()
+        self._ring = DecisionRing(pace=self._pace)
         self._observer = FanOut(self._metrics, self._ring, self._lines)
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config)
@@ -272,7 +275,25 @@ class Service:
             endpoints=self._statuses,
             config=lambda: msgspec.to_builtins(self._config),
             not_ready=lambda: None if self._ready else "starting or stopping",
+            explain=self._explain,
+            state=self._state,
         ).app()
+
+    def _explain(self, asked: Asked) -> dict[str, Any]:
+        generator = random.Random(0)  # noqa: S311  breaks ties, and is not the one that serves
+        inspect_bytes = self._config.prompts.inspect_bytes
+        return explain_rehearsal(
+            rehearse(self._core.picker, asked, time.monotonic(), generator, inspect_bytes=inspect_bytes)
+        )
+
+    def _state(self, blocks: int) -> State:
+        config = msgspec.to_builtins(self._config)
+        return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
+
+    def _pace(self, decision: Decision, _address: str) -> float:
+        """Return the seconds that an output token takes as a rule: the usual stay over the usual length."""
+        expected = self._core.expectations.of(decision.request.model)
+        return expected.residence / max(expected.output, 1.0)
 
     def _degraded(self) -> dict[str, bool]:
         waiting = self._core.ledger.waiting_since

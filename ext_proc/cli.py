@@ -36,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     _add_check(commands)
     _add_schema(commands)
     _add_envoy_config(commands)
+    _add_explain(commands)
     _add_sim_engine(commands)
     _add_analyze(commands)
     _add_replay(commands)
@@ -95,6 +96,14 @@ def _add_envoy_config(commands: argparse._SubParsersAction[argparse.ArgumentPars
     command = commands.add_parser("envoy-config", help="render the Envoy configuration of a profile")
     bootstrap.add_arguments(command)
     command.set_defaults(run=bootstrap.run)
+
+
+def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.explain import command as explain  # noqa: PLC0415
+
+    command = commands.add_parser("explain", help=explain.HELP)
+    explain.add_arguments(command)
+    command.set_defaults(run=explain.run)
 
 
 def _add_sim_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,12 +1,14 @@
-"""Finds positions among candidates: which one wins a tie, which are tried after it, and which has an address."""
+"""Reads a ranking and its candidates: who wins a tie, who is tried next, what was predicted, who has an address."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
 
-from ext_proc.core.model import Endpoint
-from ext_proc.core.strategies import Generator
+from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.strategies import Context, Generator, Ranking
+from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 
 
 def fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
@@ -42,3 +44,13 @@ def position_of(candidates: Sequence[Endpoint], address: str | None) -> int | No
     if address is None:
         return None
     return next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)
+
+
+def predicted(request: InferenceRequest, ranking: Ranking, context: Context, place: int) -> Prefill:
+    """Keep what was predicted for one candidate; a strategy that prices no prefill predicts nothing."""
+    if not ranking.prefills or not ranking.works:
+        return Prefill(seconds=ranking.prefills[place]) if ranking.prefills else NO_PREFILL
+    wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
+    tokens = request.prompt_tokens
+    uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
+    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 _MEMORY = 0.98
@@ -45,6 +47,15 @@ class Expectations:
     def of(self, model: str | None) -> Expectation:
         """Return what is expected of a model; the means over all for an unknown one."""
         return self._models.get(model or "", self.overall)
+
+    @property
+    def models(self) -> dict[str, Expectation]:
+        """A copy of what is expected of each model."""
+        return self._models.copy()
+
+    def assume(self, overall: Expectation, models: Mapping[str, Expectation]) -> None:
+        """Take expectations for learnt."""
+        self.overall, self._models = overall, dict(models)
 
     def learn(self, model: str | None, output: int | None, residence: float) -> None:
         """Learn from a finished answer: tokens (None if unknown) and seconds.

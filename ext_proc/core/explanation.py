@@ -62,9 +62,11 @@ def _header(decision: Decision) -> str:
     }
     rows = [costs(terms) for terms in cheapest_first(decision)[:_MOST_ROWS]]
     shown = len(rows)
-    while len(line := _line({**told, "candidates": rows[:shown], **_rest(decision, shown)})) > LONGEST_HEADER:
-        shown -= 1
-    return line
+    line = _line({**told, "candidates": rows, **_rest(decision, shown)})
+    while len(line) > LONGEST_HEADER and shown:
+        shown = min(shown - 1, shown * LONGEST_HEADER // len(line))
+        line = _line({**told, "candidates": rows[:shown], **_rest(decision, shown)})
+    return line[:LONGEST_HEADER]
 
 
 def _header_of_rejection(rejection: Rejection) -> str:

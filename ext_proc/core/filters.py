@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Collection, Iterable, Sequence
-from typing import TypeAlias
+from collections.abc import Collection, Sequence
 
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
 from ext_proc.core.health import HealthMonitor
@@ -14,14 +12,11 @@ from ext_proc.core.pool import Snapshot
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""
 
-Stage: TypeAlias = tuple[str, Sequence[Endpoint]]
-"""A filter's name and the endpoints it left."""
-
 
 def filtered(
     request: InferenceRequest, subset: Collection[str] | None, snapshot: Snapshot, health: HealthMonitor, now: float
-) -> list[Stage]:
-    """Narrow the endpoints down, filter by filter; the last stage holds the candidates, or none.
+) -> tuple[FilterReport, ...]:
+    """Narrow the endpoints down, filter by filter; the last report holds the candidates, or none.
 
     Args:
         request: what was understood of the HTTP request.
@@ -33,23 +28,16 @@ def filtered(
     left: Sequence[Endpoint] = snapshot.candidates(request.model)
     if request.model is None and not left and request.operation in MODELLESS:
         left = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
-    stages: list[Stage] = [("model", left)]
+    after = len(left)
+    reports: tuple[FilterReport, ...] = (FilterReport("model", len(snapshot.endpoints), after, left),)
     if subset is not None:
-        left = [endpoint for endpoint in left if endpoint.address in subset]
-        stages.append(("subset", left))
-    if left:
-        stages.append(("health", health.eligible(left, now)))
-    return stages
-
-
-def reports(before: int, stages: Iterable[Stage]) -> tuple[FilterReport, ...]:
-    """Count what each filter left of `before` endpoints."""
-    made = []
-    for name, left in stages:
+        before, left = after, [endpoint for endpoint in left if endpoint.address in subset]
         after = len(left)
-        made.append(_report(name, before, after))
-        before = after
-    return tuple(made)
+        reports = (*reports, FilterReport("subset", before, after, left))
+    if not after:
+        return reports
+    well = health.eligible(left, now)
+    return (*reports, FilterReport("health", after, len(well), well))
 
 
 def refusal(
@@ -69,11 +57,6 @@ def refusal(
     if snapshot.serves(request.model):
         return NoReadyEndpoint("No endpoint of the requested model is available. Try again later.")
     return ModelNotFound(f"The model '{_shown(request.model)}' does not exist or is not served here.")
-
-
-@functools.lru_cache(maxsize=4096)
-def _report(name: str, before: int, after: int) -> FilterReport:
-    return FilterReport(name, before, after)
 
 
 def _shown(model: str) -> str:

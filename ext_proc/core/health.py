@@ -76,8 +76,12 @@ class HealthMonitor:
         """Return the candidates that may be chosen; all of them if all are ejected."""
         if not self._unwell:
             return candidates
-        left = [endpoint for endpoint in candidates if self._may_serve(endpoint.slot, now)]
+        left = [endpoint for endpoint in candidates if self.may_serve(endpoint.slot, now)]
         return left or candidates
+
+    def may_serve(self, slot: int, now: float) -> bool:
+        """Tell whether a slot may be chosen, for a probe at least."""
+        return slot not in self._unwell or self._records[slot].until <= now
 
     def dispatched(self, endpoint: Endpoint, now: float) -> None:
         """Note that a request was sent; for an endpoint whose ejection is over, this is the probe."""
@@ -107,9 +111,6 @@ class HealthMonitor:
             self._ill(endpoint, ending, now)
         elif ending in (Ending.OK, Ending.CLIENT_ERROR):
             self._well(endpoint)
-
-    def _may_serve(self, slot: int, now: float) -> bool:
-        return slot not in self._unwell or self._records[slot].until <= now
 
     def _ill(self, endpoint: Endpoint, ending: Ending, now: float) -> None:
         record = self._records.setdefault(endpoint.slot, _Record())

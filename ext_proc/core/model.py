@@ -164,11 +164,20 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
 
 
 class FilterReport(msgspec.Struct, frozen=True, gc=False):
-    """How many endpoints a filter left; `skipped` if it was not obeyed, because it would have left none."""
+    """How many endpoints there were before a filter and after it.
+
+    Attributes:
+        name: of the filter.
+        before: how many there were.
+        after: how many met it.
+        left: which met it, where that is known.
+        skipped: True if it was not obeyed, because it would have left none.
+    """
 
     name: str
     before: int
     after: int
+    left: Sequence[Endpoint] = ()
     skipped: bool = False
 
     def __str__(self) -> str:

@@ -13,10 +13,10 @@ import msgspec
 
 from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import cheapest, fewest, position_of
-from ext_proc.core.errors import Refusal
+from ext_proc.core.choosing import cheapest, fewest, position_of, predicted
+from ext_proc.core.errors import ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
-from ext_proc.core.filters import Stage, filtered, refusal, reports
+from ext_proc.core.filters import filtered, refusal
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.knowledge import Knowledge
@@ -32,7 +32,7 @@ from ext_proc.core.model import (
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.prefill import Prefill
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
@@ -40,7 +40,6 @@ from ext_proc.core.reuse import ReuseMeter
 from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
-from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.terms import Terms
 
 NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
@@ -159,30 +158,32 @@ class EndpointPicker:
     ) -> Choice | Rejection:
         """Choose as `pick` does, and book nothing."""
         snapshot = self._registry.snapshot
-        stages = self.filtered(request, now, subset)
-        filters = reports(len(snapshot.endpoints), stages)
-        candidates = stages[-1][1]
+        filters = filtered(request, subset, snapshot, self._health, now)
+        candidates = filters[-1].left
         if not candidates:
             return Rejection(refusal(request, subset, snapshot, filters), filters)
         if not isinstance(candidates, Candidates):
             candidates = Candidates(candidates)
         return self._decide(request, candidates, filters, now, generator)
 
-    def filtered(self, request: InferenceRequest, now: float, subset: Collection[str] | None = None) -> list[Stage]:
-        """Return what each filter leaves for a request."""
-        return filtered(request, subset, self._registry.snapshot, self._health, now)
-
     def twin(self, observer: Observer) -> EndpointPicker:
         """Return a picker that sees the same endpoints, loads and prefixes, and whose `choose` leaves no trace here.
 
         What a choice alters (turns, the memory of strategies, the order of sessions) the twin has of its own.
+
+        Raises:
+            ConfigError: a strategy cannot be copied.
         """
         twin = copy.copy(self)
-        twin.strategies = copy.deepcopy(self.strategies)
-        twin.model_strategies = copy.deepcopy(self.model_strategies)
+        try:
+            twin.strategies = copy.deepcopy(self.strategies)
+            twin.model_strategies = copy.deepcopy(self.model_strategies)
+        except Exception as error:  # a third party's object may hold anything
+            raise ConfigError(f"a strategy cannot be copied for a dry run: {error}; give it __deepcopy__") from error
         twin.sessions, twin.responses = self.sessions.copy(), self.responses.copy()
         twin.knowledge = msgspec.structs.replace(self.knowledge, sessions=twin.sessions)
-        twin._observer = observer  # noqa: SLF001  it is one of us
+        twin._rates = self._rates.twin()  # noqa: SLF001  it is one of us
+        twin._observer = observer  # noqa: SLF001  as above
         return twin
 
     def _decide(
@@ -220,7 +221,7 @@ class EndpointPicker:
             filters=filters + ranking.filters if ranking.filters else filters,
             decided_at=now,
         )
-        prefill = _prefill(request, ranking, context, best)
+        prefill = predicted(request, ranking, context, best)
         return Choice(decision, chain, depths[best], max(depths), estimated, prefill, context.output)
 
     @property
@@ -325,16 +326,6 @@ class EndpointPicker:
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(session_name(request), endpoint.address, now)
-
-
-def _prefill(request: InferenceRequest, ranking: Ranking, context: Context, place: int) -> Prefill:
-    """Keep what was predicted for one candidate; a strategy that prices no prefill predicts nothing."""
-    if not ranking.prefills or not ranking.works:
-        return Prefill(seconds=ranking.prefills[place]) if ranking.prefills else NO_PREFILL
-    wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
-    tokens = request.prompt_tokens
-    uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
-    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
 
 
 def _reason(ranking: Ranking, hit: int) -> str:

@@ -203,6 +203,15 @@ class ObservedIndex:
         held = self._slots.get(slot)
         return len(held.stamps) if held else 0
 
+    def newest(self, slot: int, most: int) -> list[BlockHash]:
+        """Return at most so many blocks that a slot holds: the last used first, and of a prompt its beginning."""
+        held = self._slots.get(slot)
+        if held is None or most <= 0:
+            return []
+        alive = [(block, stamp) for block, stamp in held.stamps.items() if stamp > held.floor]
+        alive.sort(key=lambda used: used[1], reverse=True)
+        return [block for block, _ in alive[:most]]
+
     def __len__(self) -> int:
         """Return the number of blocks kept, over all slots."""
         return self._total

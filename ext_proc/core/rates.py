@@ -15,6 +15,7 @@ more than a first token takes, and in simulation a rate learnt from them was wor
 
 from __future__ import annotations
 
+import copy
 import enum
 import statistics
 from collections import deque
@@ -118,6 +119,20 @@ class RateLearner:
             self._views.clear()
         self._views[id(candidates)] = (candidates, now, made)
         return made
+
+    def twin(self) -> RateLearner:
+        """Return a learner that knows the same; what is looked up there makes no view here."""
+        twin = copy.copy(self)
+        twin._views = self._views.copy()  # noqa: SLF001  it is one of us
+        return twin
+
+    def assume(self, slot: int, rate: float, source: RateSource) -> None:
+        """Take a rate, in tokens/s, for learnt."""
+        self._speeds[slot] = _Speed(rate=rate, source=source)
+
+    def assume_attention(self, pool: str, length: float) -> None:
+        """Take an attention length (A), in tokens, for learnt."""
+        self._attention[pool] = AttentionLearner(length=length, learnt=True)
 
     def dispatched(self, slot: int, seconds: float, rate: float) -> None:
         """Note a dispatch with the time to its first token that was predicted and the rate that was assumed for it."""

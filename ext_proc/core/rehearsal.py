@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from ext_proc.core.filters import Stage
-from ext_proc.core.model import Decision, Endpoint, InferenceRequest
+from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import RequestHead, classify, parse, parse_head
@@ -93,7 +92,7 @@ def rehearse(
     failures = _Failures()
     choice = picker.twin(failures).choose(request, now, generator, subset)
     made = choice if isinstance(choice, Rejection) else choice.decision
-    removals = _removals(picker.endpoints, picker.filtered(request, now, subset))
+    removals = _removals(picker.endpoints, made.filters)
     return Rehearsal(made, msgspec.structs.replace(request, prompt=b""), removals, tuple(failures.lines))
 
 
@@ -108,12 +107,12 @@ def _understood(asked: Asked, inspect_bytes: int) -> InferenceRequest | None:
     return parse(route, head, asked.body, complete=True, inspect_bytes=inspect_bytes)
 
 
-def _removals(before: Sequence[Endpoint], stages: Sequence[Stage]) -> tuple[Removal, ...]:
+def _removals(before: Sequence[Endpoint], filters: Sequence[FilterReport]) -> tuple[Removal, ...]:
     made = []
-    for name, left in stages:
-        kept = {endpoint.address for endpoint in left}
+    for report in filters:
+        kept = {endpoint.address for endpoint in report.left}
         gone = tuple(endpoint for endpoint in before if endpoint.address not in kept)
         if gone:
-            made.append(Removal(name, gone))
-        before = left
+            made.append(Removal(report.name, gone))
+        before = report.left
     return tuple(made)

@@ -1,4 +1,4 @@
-"""The admin server: metrics, health and debug pages; nothing on it changes anything."""
+"""The admin server: metrics, health, debug pages and dry runs; nothing on it changes anything."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from prometheus_client.exposition import choose_encoder
 
 from ext_proc.core import addresses
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.rehearsal import Asked
 from ext_proc.ops.decisions import CAPACITY
 
 if TYPE_CHECKING:
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     from ext_proc.ops.decisions import DecisionRing
 
 DEFAULT_LIMIT = 20
+DEFAULT_BLOCKS = 20_000
+MOST_BLOCKS = 10_000_000
+LONGEST_BODY = 64 * 1024 * 1024
 SHUTDOWN_SECONDS = 1.0
 
 
@@ -34,6 +38,8 @@ class Admin:
         endpoints: every endpoint with its status, for `/debug/endpoints`.
         config: the configuration in force, for `/debug/config`.
         not_ready: why kvpicker cannot take requests, or None, for `/readyz`.
+        explain: tells what would become of a request, for `/debug/explain`.
+        state: the state of the decision with at most so many blocks of the index, for `/debug/state`.
     """
 
     def __init__(
@@ -44,16 +50,20 @@ class Admin:
         endpoints: Callable[[], Sequence[EndpointStatus]],
         config: Callable[[], Any],
         not_ready: Callable[[], str | None],
+        explain: Callable[[Asked], Any],
+        state: Callable[[int], Any],
     ) -> None:
         self._registry = registry
         self._decisions = decisions
         self._endpoints = endpoints
         self._config = config
         self._not_ready = not_ready
+        self._explain = explain
+        self._state = state
 
     def app(self) -> web.Application:
         """Make the aiohttp application."""
-        app = web.Application()
+        app = web.Application(client_max_size=LONGEST_BODY)
         pages = {
             "/metrics": self.metrics,
             "/healthz": self.healthz,
@@ -61,11 +71,13 @@ class Admin:
             "/debug/endpoints": self.debug_endpoints,
             "/debug/decisions": self.debug_decisions,
             "/debug/config": self.debug_config,
+            "/debug/state": self.debug_state,
         }
         app.add_routes([web.get(path, handler) for path, handler in pages.items()])
+        app.router.add_post("/debug/explain", self.debug_explain)
 
         async def index(_request: web.Request) -> web.Response:
-            return web.Response(text="".join(f"{path}\n" for path in pages))
+            return web.Response(text="".join(f"{path}\n" for path in (*pages, "/debug/explain")))
 
         app.router.add_get("/", index)
         return app
@@ -105,6 +117,26 @@ class Admin:
         """Show the configuration in force, defaults included; it holds no secrets."""
         return _page(self._config())
 
+    async def debug_state(self, request: web.Request) -> web.Response:
+        """Show what decisions are made of, for explanations elsewhere; `?blocks=` of the index at most."""
+        blocks = _whole(request.query.get("blocks", str(DEFAULT_BLOCKS)), MOST_BLOCKS)
+        if blocks is None:
+            return _page({"error": f"blocks must be a number from 0 to {MOST_BLOCKS}"}, status=400)
+        return _page(self._state(blocks))
+
+    async def debug_explain(self, request: web.Request) -> web.Response:
+        """Tell what would become of a request: its body and headers are ours, its `?path=` and `?method=` are named."""
+        path = request.query.get("path", "/v1/chat/completions")
+        try:
+            body = await request.read()
+        except web.HTTPRequestEntityTooLarge:
+            return _page({"error": f"the body is longer than {LONGEST_BODY} bytes"}, status=413)
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        try:
+            return _page(self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
+        except ConfigError as error:
+            return _page({"error": str(error)}, status=501)
+
 
 @asynccontextmanager
 async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
@@ -113,7 +145,8 @@ async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
     Raises ConfigError if the address cannot be listened on.
     """
     host, _, port = addresses.listening(address).rpartition(":")
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS)
+    # Bodies to explain stay as they are: decompressing them is part of what is explained.
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False)
     await runner.setup()
     try:
         try:
@@ -127,9 +160,13 @@ async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
 
 
 def _limit(text: str) -> int | None:
-    if not (text.isascii() and text.isdigit() and len(text) <= len(str(CAPACITY))):
+    return _whole(text, CAPACITY) or None
+
+
+def _whole(text: str, most: int) -> int | None:
+    if not (text.isascii() and text.isdigit() and len(text) <= len(str(most))):
         return None
-    return int(text) if 1 <= int(text) <= CAPACITY else None
+    return int(text) if int(text) <= most else None
 
 
 def _endpoint(status: EndpointStatus) -> dict[str, Any]:

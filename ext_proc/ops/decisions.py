@@ -6,13 +6,14 @@ from collections import OrderedDict, deque
 from typing import TYPE_CHECKING, Any
 
 from ext_proc.core.observer import NoObserver
-from ext_proc.ops.explanations import describe_refusal, describe_request, explain
+from ext_proc.ops.explanations import describe_refusal, describe_request, explain, unknown_pace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from ext_proc.core.errors import Refusal
     from ext_proc.core.model import Decision, FilterReport, InferenceRequest, Outcome
+    from ext_proc.ops.explanations import Pace
 
 CAPACITY = 256
 
@@ -25,10 +26,10 @@ class DecisionRing(NoObserver):
 
     Args:
         capacity: how many are remembered.
-        pace: tells the seconds that an output token takes as a rule; None while that is not known.
+        pace: the seconds that an output token takes, as a rule, where a decision was served.
     """
 
-    def __init__(self, capacity: int = CAPACITY, pace: Callable[[], float | None] = lambda: None) -> None:
+    def __init__(self, capacity: int = CAPACITY, pace: Pace = unknown_pace) -> None:
         self._capacity = capacity
         self._pace = pace
         self._decisions: OrderedDict[str, Decision] = OrderedDict()
@@ -57,8 +58,8 @@ class DecisionRing(NoObserver):
 
     def explanations(self, limit: int = CAPACITY, request_id: str | None = None) -> list[dict[str, Any]]:
         """Explain the latest decisions, latest first; `request_id` may also be a decision's id."""
-        pace, found = self._pace(), self._matching(request_id)
-        return [explain(decision, outcome, pace) for (decision, outcome), _ in zip(found, range(limit), strict=False)]
+        found = zip(self._matching(request_id), range(limit), strict=False)
+        return [explain(decision, outcome, self._pace) for (decision, outcome), _ in found]
 
     def refusals(self, limit: int = CAPACITY, request_id: str | None = None) -> list[dict[str, Any]]:
         """Show the latest refusals, latest first."""

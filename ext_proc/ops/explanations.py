@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ext_proc.core.explanation import cheapest_first, costs, milliseconds
 from ext_proc.core.model import GENERATING, Decision, Ending
@@ -10,9 +10,14 @@ from ext_proc.core.rehearsal import UNKNOWN_PATH
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ext_proc.core.errors import Refusal
     from ext_proc.core.model import InferenceRequest, Outcome
     from ext_proc.core.rehearsal import Rehearsal, Removal
+
+Pace: TypeAlias = "Callable[[Decision, str], float | None]"
+"""The seconds that an output token takes, as a rule, for a decision at an address; None where that is not known."""
 
 _WHY_REMOVED = {
     "model": "does not serve the model",
@@ -21,13 +26,17 @@ _WHY_REMOVED = {
 }
 
 
-def explain(decision: Decision, outcome: Outcome | None, pace: float | None = None) -> dict[str, Any]:
+def unknown_pace(_decision: Decision, _address: str) -> None:
+    """Know no pace."""
+
+
+def explain(decision: Decision, outcome: Outcome | None, pace: Pace = unknown_pace) -> dict[str, Any]:
     """Say why a request went where it went, and what came of it; times in milliseconds, no prompt.
 
     Args:
         decision: what was decided.
         outcome: what became of it; None if that is not known yet.
-        pace: seconds that an output token takes as a rule; None if that is not known.
+        pace: the seconds that an output token takes, as a rule, where it was served.
     """
     return {
         **_decision(decision),
@@ -50,7 +59,9 @@ def explain_rehearsal(rehearsal: Rehearsal) -> dict[str, Any]:
         told = {"verdict": "refused", **describe_request(request), **describe_refusal(made.refusal), "filters": filters}
         told["message"] = printable(str(made.refusal))
     told["removed"] = [_removed(removal) for removal in rehearsal.removals]
-    told["failures"] = [printable(line) for line in rehearsal.failures]
+    told["notes"] = [printable(line) for line in rehearsal.failures]
+    if told["reason"] == "tie":
+        told["notes"].append("candidates cost the same: next time another of them may be chosen")
     return told
 
 
@@ -111,13 +122,13 @@ def _outcome(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _comparison(decision: Decision, outcome: Outcome, pace: float | None) -> dict[str, Any] | None:
+def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, Any] | None:
     """Set prediction against truth for the endpoint that served; None if it was no candidate."""
     served = outcome.served or decision.chosen.address
     terms = next((terms for terms in decision.terms if terms.endpoint.address == served), None)
     if terms is None:
         return None
-    seconds, basis = _time_to_first_token(decision, outcome, pace)
+    seconds, basis = _time_to_first_token(decision, outcome, pace(decision, served))
     predicted = milliseconds(terms.wait) if terms.in_seconds else None
     true = None if seconds is None else milliseconds(seconds)
     return {
@@ -136,7 +147,8 @@ def _time_to_first_token(decision: Decision, outcome: Outcome, pace: float | Non
     """Return the seconds until the first token, and what they are based on.
 
     `first_token`: its arrival was seen. `duration`: the answer was of one token or none, so its end was its beginning.
-    `estimate`: the duration without what generating the other tokens takes at the usual pace.
+    `estimate`: the duration without what generating the other tokens takes at the usual pace; too low, down to 0, where
+    that pace is taken from whole stays, which hold waiting too.
     """
     if outcome.first_token is not None:
         return outcome.first_token, "first_token"

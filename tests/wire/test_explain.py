@@ -35,6 +35,25 @@ async def test_an_allowed_network_gets_the_explanation(tmp_path: Path) -> None:
         assert await stack.violations() == {}
 
 
+async def test_a_rehearsal_foretells_the_pick(tmp_path: Path) -> None:
+    """What the admin server says of a request is what becomes of it, and asking sends nothing to an engine."""
+    async with running_stack(tmp_path) as stack:
+        await stack.post(CHAT, BODY)
+        (first,) = await stack.finished(1)
+        async with stack.client.post(
+            f"http://{stack.service.admin_address}/debug/explain", data=json.dumps(BODY)
+        ) as answer:
+            told = await answer.json()
+        assert (told["verdict"], told["endpoint"], told["reason"]) == ("picked", first["endpoint"], "prefix")
+        assert len(await received(stack, CHAT)) == 1
+        await stack.post(CHAT, BODY)
+        _, second = await stack.finished(2)
+        assert (second["endpoint"], second["hit_tokens"]) == (told["endpoint"], told["predicted_cached_tokens"])
+        (latest, _) = await stack.decisions()
+        compared = latest["comparison"]["cached_tokens"]
+        assert compared["error"] == compared["predicted"] - compared["true"]
+
+
 async def test_another_network_gains_nothing(tmp_path: Path) -> None:
     """Neither asking nor headers that claim another address or the gateway's word open the explanation."""
     claims = {

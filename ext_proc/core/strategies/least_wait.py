@@ -85,7 +85,7 @@ class LeastWait:
             wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
             for wait, prefill, load in zip(waits, prefills, loads, strict=True)
         ]
-        return Ranking(costs, queues, works, prefills, memories, factor - 1, share, most, in_seconds=True)
+        return Ranking(costs, queues, works, prefills, memories, factor - 1, share, most, True)
 
     def _prefills(
         self, length: int, candidates: Candidates, context: Context

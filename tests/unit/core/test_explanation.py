@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any
 
 import msgspec
 import pytest
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from ext_proc.core.errors import ModelNotFound
 from ext_proc.core.explanation import LONGEST_HEADER, costs, header
-from ext_proc.core.filters import reports
 from ext_proc.core.model import FilterReport
 from ext_proc.core.picker import Rejection
 from ext_proc.core.strategies.least_request import LeastRequest
@@ -108,9 +106,3 @@ def test_a_rejection_fits_a_header_too() -> None:
         "status": 404,
         "filters": ["model: 0 of 4 match"],
     }
-
-
-def test_filters_are_counted_one_after_the_other() -> None:
-    """Each report begins with what the filter before it left."""
-    stages: list[Any] = [("model", range(4)), ("health", range(3))]
-    assert list(map(str, reports(9, stages))) == ["model: 4 of 9 match", "health: 3 of 4 match"]

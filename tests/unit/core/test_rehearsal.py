@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import threading
 from typing import Any
 
 import pytest
 
+from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Decision, Ending
 from ext_proc.core.picker import Rejection
+from ext_proc.core.rates import RateSource
 from ext_proc.core.rehearsal import Asked, Rehearsal, rehearse
 from ext_proc.core.strategies import Context, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
@@ -44,6 +47,8 @@ def trace(fleet: Fleet) -> bytes:
             vars(fleet.ledger),
             vars(fleet.index),
             vars(fleet.health),
+            vars(fleet.rates),
+            vars(fleet.expectations),
             fleet.generator.getstate(),
             picker._turn,
             picker.strategies,
@@ -61,6 +66,8 @@ def test_a_rehearsal_leaves_no_trace(strategy: type[Strategy]) -> None:
     for number in range(6):
         fleet.serve(request(text(number % 2), session="s-1"))
     fleet.settle(fleet.pick(), Ending.CONNECT_FAILURE)
+    fleet.rates.assume(fleet.endpoints[0].slot, 3000.0, RateSource.SCRAPE)
+    fleet.now += 1  # a serving decision would look at the rates anew
     before = trace(fleet)
     for seed in range(5):
         run(fleet, seed=seed)
@@ -68,6 +75,24 @@ def test_a_rehearsal_leaves_no_trace(strategy: type[Strategy]) -> None:
     assert trace(fleet) == before
     fleet.pick(request(session="s-1"))
     assert trace(fleet) != before
+
+
+def test_a_rehearsal_uses_no_session_and_no_response() -> None:
+    """Looking a name up makes it young; a rehearsal must not keep names of others from being forgotten."""
+    fleet = Fleet(2, LeastRequest())
+    first, second = (endpoint.address for endpoint in fleet.endpoints)
+    for name, address in (("s-1", first), ("s-2", second)):
+        fleet.picker.sessions.tie(f"{MODEL}\n{name}", address, fleet.now)
+        fleet.picker.responses.tie(name, address, fleet.now)
+    before = trace(fleet)
+    made = run(fleet).made
+    assert isinstance(made, Decision)
+    assert (made.chosen.address, made.reason) == (first, "session")
+    body = {"model": MODEL, "input": "Go on.", "previous_response_id": "s-1"}
+    made = run(fleet, Asked("/v1/responses", json.dumps(body).encode())).made
+    assert isinstance(made, Decision)
+    assert made.reason == "previous_response"
+    assert trace(fleet) == before
 
 
 @pytest.mark.parametrize("strategy", [LeastWait, LeastRequest, RoundRobin])
@@ -153,6 +178,17 @@ def test_a_strategy_that_fails_is_named_and_not_counted() -> None:
     made = run(fleet)
     assert made.failures == ("tried failed (ValueError) and was replaced by least-request",)
     assert fleet.notes.failures == []
+
+
+def test_a_strategy_that_cannot_be_copied_is_named() -> None:
+    """Rather than let a dry run leave a trace, it is refused."""
+
+    class Locked(LeastRequest):
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+
+    with pytest.raises(ConfigError, match=r"cannot be copied for a dry run: .*lock.*; give it __deepcopy__"):
+        run(Fleet(2, Locked()))
 
 
 def _parsed(what: Asked) -> Any:

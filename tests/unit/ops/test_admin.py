@@ -1,5 +1,6 @@
 """The admin server, over real connections."""
 
+import gzip
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
@@ -10,13 +11,17 @@ from aiohttp import web
 from ext_proc.config import parse
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Decision, Endpoint, Outcome
+from ext_proc.core.rehearsal import Asked
 from ext_proc.core.signals import EngineSignals, Interval, Times
 from ext_proc.ops.admin import Admin, serve
 from ext_proc.ops.collector import EndpointStatus, Gauges, registry
 from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.metrics import Metrics
 
-PAGES = ["/metrics", "/healthz", "/readyz", "/debug/endpoints", "/debug/decisions", "/debug/config"]
+PAGES = [
+    *("/metrics", "/healthz", "/readyz"),
+    *("/debug/endpoints", "/debug/decisions", "/debug/config", "/debug/state"),
+]
 
 
 class Running:
@@ -24,6 +29,8 @@ class Running:
 
     def __init__(self, decision: Decision, outcome: Outcome) -> None:
         self.not_ready: str | None = None
+        self.asked: list[Asked] = []
+        self.impossible = ""
         ring = DecisionRing()
         ring.decided(decision, 0.001)
         ring.finished(decision, outcome)
@@ -38,7 +45,15 @@ class Running:
             endpoints=lambda: self.statuses,
             config=lambda: config,
             not_ready=lambda: self.not_ready,
+            explain=self._explain,
+            state=lambda blocks: {"blocks": blocks},
         ).app()
+
+    def _explain(self, asked: Asked) -> dict[str, str]:
+        self.asked.append(asked)
+        if self.impossible:
+            raise ConfigError(self.impossible)
+        return {"verdict": "passed"}
 
 
 @pytest.fixture
@@ -148,6 +163,57 @@ async def test_the_configuration_is_shown_with_its_defaults(client: aiohttp.Clie
     async with client.get("/debug/config") as response:
         config = await response.json()
     assert config["pools"]["chat"]["strategy"]["name"] == "least-wait"
+
+
+async def test_a_request_to_explain_comes_as_it_was_sent(running: Running, client: aiohttp.ClientSession) -> None:
+    """Path, method, headers and the bytes of the body, compressed ones too, reach the explanation untouched."""
+    body = gzip.compress(b'{"model": "m"}')
+    headers = {"Content-Encoding": "gzip", "X-Session-Id": "s"}
+    query = {"path": "/v1/messages?beta=true", "method": "PUT"}
+    async with client.post("/debug/explain", params=query, data=body, headers=headers) as response:
+        assert await response.json() == {"verdict": "passed"}
+    (asked,) = running.asked
+    assert (asked.path, asked.method, asked.body) == ("/v1/messages?beta=true", "PUT", body)
+    assert (asked.headers["content-encoding"], asked.headers["x-session-id"]) == ("gzip", "s")
+
+
+async def test_a_dry_run_that_is_not_possible_says_why(running: Running, client: aiohttp.ClientSession) -> None:
+    """An installed strategy may stand in the way; the page tells what to mend."""
+    running.impossible = "a strategy cannot be copied"
+    async with client.post("/debug/explain", data=b"{}") as response:
+        assert (response.status, await response.json()) == (501, {"error": "a strategy cannot be copied"})
+
+
+async def test_explaining_needs_a_post(client: aiohttp.ClientSession) -> None:
+    """The page is listed, but there is nothing to get."""
+    async with client.get("/debug/explain") as response, client.get("/") as index:
+        assert response.status == 405
+        assert "/debug/explain" in (await index.text()).splitlines()
+
+
+async def test_a_body_that_is_too_long_is_told(running: Running) -> None:
+    """Beyond the bound the answer is an error that names it."""
+    running.app._client_max_size = 10
+    async with (
+        serve(running.app, "127.0.0.1:0") as address,
+        aiohttp.ClientSession(f"http://{address}") as session,
+        session.post("/debug/explain", data=b"x" * 11) as response,
+    ):
+        assert (response.status, "longer than" in (await response.json())["error"]) == (413, True)
+
+
+@pytest.mark.parametrize(("query", "blocks"), [("", 20_000), ("?blocks=0", 0), ("?blocks=7", 7)])
+async def test_the_state_holds_as_many_blocks_as_wanted(client: aiohttp.ClientSession, query: str, blocks: int) -> None:
+    """The number of blocks is bounded unless one asks for more."""
+    async with client.get(f"/debug/state{query}") as response:
+        assert await response.json() == {"blocks": blocks}
+
+
+@pytest.mark.parametrize("blocks", ["-1", "x", "10000001", "9" * 5000])
+async def test_a_bad_number_of_blocks_is_explained(client: aiohttp.ClientSession, blocks: str) -> None:
+    """What is no number of blocks is the client's error."""
+    async with client.get("/debug/state", params={"blocks": blocks}) as response:
+        assert (response.status, "from 0 to" in (await response.json())["error"]) == (400, True)
 
 
 async def test_an_address_in_use_is_a_clear_error(running: Running) -> None:

@@ -38,7 +38,7 @@ def test_the_ring_keeps_the_latest(decision: Decision, outcome_of: OutcomeOf) ->
 def test_the_usual_pace_is_asked_for_when_explaining(decision: Decision, outcome_of: OutcomeOf) -> None:
     """What is learnt after a decision still helps to explain it."""
     paces = [None, 0.01]
-    ring = DecisionRing(pace=lambda: paces.pop(0))
+    ring = DecisionRing(pace=lambda _, address: paces.pop(0) if address == decision.chosen.address else None)
     ring.decided(decision, 0.001)
     ring.finished(decision, outcome_of())
     bases = [ring.explanations()[0]["comparison"]["first_token_ms"]["basis"] for _ in range(2)]

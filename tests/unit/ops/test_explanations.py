@@ -91,7 +91,7 @@ def test_the_best_known_time_to_first_token_counts(
     expected: tuple[float | None, str | None],
 ) -> None:
     """The signal itself, else the end of an answer of one token, else the duration less what generating takes."""
-    told = explain(decision, outcome_of(**changes), pace)["comparison"]["first_token_ms"]
+    told = explain(decision, outcome_of(**changes), lambda *_: pace)["comparison"]["first_token_ms"]
     assert (told["true"], told["basis"]) == expected
     assert (told["predicted"], told["error"]) == (62.5, None if expected[0] is None else 62.5 - expected[0])
 
@@ -108,7 +108,7 @@ def test_a_rehearsed_pick_names_what_was_removed(decision: Decision) -> None:
     """The table comes with the endpoints that filters took away and why; there is no id to look up."""
     (gone,) = decision.endpoints[1:]
     told = explain_rehearsal(Rehearsal(decision, decision.request, (Removal("health", (gone,)),), ("mine failed",)))
-    assert (told["verdict"], told["endpoint"], told["failures"]) == ("picked", "10.0.0.11:8000", ["mine failed"])
+    assert (told["verdict"], told["endpoint"], told["notes"]) == ("picked", "10.0.0.11:8000", ["mine failed"])
     assert told["removed"] == [{"filter": "health", "why": "ejected after failures", "endpoints": ["[fd00::12]:8000"]}]
     assert "decision_id" not in told
     assert "SECRET" not in json.dumps(told)
@@ -122,6 +122,13 @@ def test_a_rehearsed_refusal_says_what_the_client_would_get(decision: Decision) 
         "refused", 404, "model_not_found", "no such model",
     )  # fmt: skip
     assert told["filters"] == ["model: 0 of 4 match"]
+
+
+def test_a_tie_is_said_to_be_one(decision: Decision) -> None:
+    """Nobody shall believe that an arbitrary choice is more than that."""
+    tied = msgspec.structs.replace(decision, reason="tie")
+    (note,) = explain_rehearsal(Rehearsal(tied, tied.request))["notes"]
+    assert "another of them" in note
 
 
 def test_an_unknown_path_would_pass() -> None:

@@ -1,0 +1,1 @@
+"""The command `kvpicker explain`: where a request would go, and why."""

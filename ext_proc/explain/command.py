@@ -1,0 +1,110 @@
+"""The options of the command `kvpicker explain`, and where its answer comes from."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from ext_proc.core.errors import ConfigError
+from ext_proc.core.rehearsal import Asked
+
+HELP: Final = "explain where a request would go, and why"
+
+DESCRIPTION: Final = """\
+Asks a running kvpicker, or a state that one has shown, what it would do with a request.
+Nothing is sent to an engine, and nothing is booked or learnt.
+
+  kvpicker explain --request body.json                      the kvpicker on this machine
+  kvpicker explain --request body.json --admin http://10.0.0.5:9090
+  curl -s 127.0.0.1:9090/debug/state > state.json           keep a state ...
+  kvpicker explain --request body.json --state state.json   ... and explain by it later,
+      with --config other.yaml: as if that had been in force
+
+Times are in milliseconds. The cost of least-wait is the sum of its parts: work in front
+(queue), the request's own prefill, interference with running requests, the backlog of the
+fleet, and the wait for KV memory. The lowest cost wins.
+"""
+
+DEFAULT_ADMIN: Final = "http://127.0.0.1:9090"
+_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  where others listen
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of the `explain` command."""
+    parser.description = DESCRIPTION
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    add = parser.add_argument
+    add("--request", metavar="FILE", help="the body, `-` for standard input; none for a request without a body")
+    add("--path", default="/v1/chat/completions", help="path of the request (%(default)s)")
+    add("--method", default="POST", help="HTTP method (%(default)s)")
+    add("--header", action="append", default=[], metavar="NAME:VALUE", help="a header of the request, repeatable")
+    add("--config", type=Path, metavar="FILE", help="take the admin address from it; with --state, decide by it")
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument("--admin", metavar="URL", help=f"admin server of a running kvpicker ({DEFAULT_ADMIN})")
+    source.add_argument("--state", type=Path, metavar="FILE", help="what /debug/state of a kvpicker showed")
+    add("--json", action="store_true", help="print one JSON object instead of a table")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the explanation and return 0, whatever would become of the request.
+
+    Raises:
+        ConfigError: a file cannot be used, or no kvpicker answers.
+    """
+    asked = Asked(arguments.path, _body(arguments.request), _headers(arguments.header), arguments.method.upper())
+    told = _explanation(arguments, asked)
+    if arguments.json:
+        sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
+        return 0
+    from ext_proc.explain.table import show  # noqa: PLC0415  slow to import; not needed for JSON
+
+    show(told, sys.stdout)
+    return 0
+
+
+def _explanation(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
+    if arguments.state is not None:
+        from ext_proc.explain.offline import explain_by_state  # noqa: PLC0415  as above
+
+        return explain_by_state(arguments.state, arguments.config, asked)
+    from ext_proc.explain.ask import ask  # noqa: PLC0415  as above
+
+    return asyncio.run(ask(arguments.admin or _admin_of(arguments.config), asked))
+
+
+def _body(name: str | None) -> bytes:
+    if name is None:
+        return b""
+    if name == "-":
+        return sys.stdin.buffer.read()
+    try:
+        return Path(name).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{name} cannot be read: {error.strerror}", path="--request") from None
+
+
+def _headers(lines: list[str]) -> dict[str, str]:
+    headers = {}
+    for line in lines:
+        name, colon, value = line.partition(":")
+        if not colon or not name.strip():
+            raise ConfigError(f"`{line}` is no header; write NAME:VALUE, as in x-session-id:abc", path="--header")
+        headers[name.strip().lower()] = value.strip()
+    return headers
+
+
+def _admin_of(path: Path | None) -> str:
+    """Return the URL of the admin server that a configuration file names."""
+    if path is None:
+        return DEFAULT_ADMIN
+    from ext_proc.config import load  # noqa: PLC0415  as above
+
+    host, _, port = load(path).admin.listen.rpartition(":")
+    if port == "0":
+        raise ConfigError("port 0 takes any free port; name the admin server with --admin", path="admin.listen")
+    return f"http://{_ANY_ADDRESS.get(host, host)}:{port}"

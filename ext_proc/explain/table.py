@@ -1,0 +1,92 @@
+"""Prints an explanation as a table, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TextIO
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+WIDTH = 160
+"""Columns where the output is no terminal, so that nothing is cut."""
+
+_TERMS = {
+    "queue_ms": "queue",
+    "prefill_ms": "prefill",
+    "interference_ms": "interference",
+    "backlog_ms": "backlog",
+    "memory_ms": "KV memory",
+}
+
+
+def show(told: Mapping[str, Any], output: TextIO) -> None:
+    """Print what a rehearsal told."""
+    console = Console(file=output, highlight=False)
+    if not console.is_terminal:
+        console = Console(file=output, highlight=False, width=WIDTH)
+    for name, value in _facts(told):
+        console.print(Text(f"{name:10}{value}"), soft_wrap=True)
+    candidates: Sequence[Mapping[str, Any]] = told.get("candidates", ())
+    if candidates:
+        console.print()
+        console.print(_table(candidates, [told["endpoint"], *told["fallbacks"]]))
+
+
+def _facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+    facts = [("verdict", _verdict(told))]
+    if "operation" in told:
+        facts.append(("request", _request(told)))
+    if "strategy" in told:
+        facts.append(("strategy", str(told["strategy"])))
+    facts += [("filter", text) for text in told.get("filters", ())]
+    for removal in told["removed"]:
+        facts.append(("removed", f"{', '.join(removal['endpoints'])}: {removal['why']} ({removal['filter']})"))
+    facts += [("note", text) for text in told["notes"]]
+    return facts
+
+
+def _verdict(told: Mapping[str, Any]) -> str:
+    if told["verdict"] == "picked":
+        fallbacks = "".join(f", then {address}" for address in told["fallbacks"])
+        return f"{told['endpoint']} ({told['reason']}){fallbacks}"
+    if told["verdict"] == "refused":
+        return f"refused with {told['status']} {told['reason']}: {told['message']}"
+    return f"left to Envoy's own choice ({told['reason']})"
+
+
+def _request(told: Mapping[str, Any]) -> str:
+    parts = [f"{told['operation']} of {told['model'] or 'no model'}", f"about {told['prompt_tokens']:,} prompt tokens"]
+    if told.get("prompt_blocks"):
+        parts.append(f"{told['prompt_blocks']} blocks")
+    if told["unhashed"]:
+        parts.append(f"prefixes are not looked at ({told['unhashed']})")
+    if told["truncated"]:
+        parts.append("only its beginning was read")
+    return ", ".join(parts)
+
+
+def _table(candidates: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> Table:
+    in_seconds = "cost_ms" in candidates[0]
+    table = Table(box=None, pad_edge=False)
+    names = [*_TERMS.values(), "cost in ms"] if in_seconds else ["cost"]
+    for name in ("", "endpoint"):
+        table.add_column(name)
+    for name in ("cached tokens", "in flight", *names):
+        table.add_column(name, justify="right")
+    for row in candidates:
+        address = str(row["endpoint"])
+        costs = [row[name] for name in (*_TERMS, "cost_ms")] if in_seconds else [row["cost"]]
+        cells = [_rank(address, chosen), address, f"{row['hit_tokens']:,}", f"{row['in_flight']:,}"]
+        table.add_row(*map(Text, (*cells, *map(_number, costs))))
+    return table
+
+
+def _rank(address: str, chosen: Sequence[str]) -> str:
+    return f"{chosen.index(address) + 1}." if address in chosen else ""
+
+
+def _number(value: float | None) -> str:
+    """Write a number; what is not finite comes as None through JSON."""
+    return "endless" if value is None else f"{value:,.1f}"

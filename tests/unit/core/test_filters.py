@@ -1,0 +1,32 @@
+"""Filters: what each leaves, and how that is counted."""
+
+from __future__ import annotations
+
+from ext_proc.core.filters import filtered
+from ext_proc.core.model import Ending
+from tests.unit.core.builders import Fleet, request
+
+
+def test_filters_narrow_down_one_after_the_other() -> None:
+    """Model, subset and health each begin with what the one before left."""
+    fleet = Fleet(4)
+    fleet.fill("q", "10.0.1.1:8000", models=frozenset({"other"}))
+    fleet.settle(fleet.pick(subset={"10.0.0.12:8000"}), Ending.CONNECT_FAILURE)
+    subset = {"10.0.0.11:8000", "10.0.0.12:8000", "10.0.1.1:8000"}
+    reports = filtered(request(), subset, fleet.registry.snapshot, fleet.health, fleet.now)
+    assert [(report.name, [endpoint.address for endpoint in report.left]) for report in reports[1:]] == [
+        ("subset", ["10.0.0.11:8000", "10.0.0.12:8000"]),
+        ("health", ["10.0.0.11:8000"]),
+    ]
+    assert list(map(str, reports)) == [
+        "model: 4 of 5 match",
+        "subset: 2 of 4 match",
+        "health: 1 of 2 match",
+    ]
+
+
+def test_nothing_is_left_to_be_ill() -> None:
+    """Where a filter left nothing, those after it have nothing to say."""
+    fleet = Fleet(2)
+    (report,) = filtered(request(model="unknown"), None, fleet.registry.snapshot, fleet.health, fleet.now)
+    assert (str(report), len(report.left)) == ("model: 0 of 2 match", 0)

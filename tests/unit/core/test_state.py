@@ -1,0 +1,111 @@
+"""A state written down and put back decides as the one it was taken from."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from ext_proc.core.expectations import Expectation
+from ext_proc.core.following import follow
+from ext_proc.core.model import Decision, Ending, InferenceRequest
+from ext_proc.core.pool import Change
+from ext_proc.core.rates import RateSource
+from ext_proc.core.state import State, put_back, take
+from tests.unit.core.builders import CHAT, MODEL, Fleet, request, text
+
+
+class Kept(Fleet):
+    """A fleet as a holder of state."""
+
+    def follow(self, change: Change) -> None:
+        """Give state to endpoints that came and take it from those that went."""
+        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
+
+
+def written(fleet: Kept, blocks: int = 1000) -> State:
+    """Write a state down and read it again."""
+    page = msgspec.json.encode(take(fleet, {}, "1.2.3", fleet.now, blocks))
+    return msgspec.json.decode(page, type=State)
+
+
+def restored(state: State, models: frozenset[str] = CHAT) -> Kept:
+    """Put a state into a new fleet, at another time."""
+    fleet = Kept(0)
+    fleet.now = 5.0
+    put_back(state, fleet, {"p": models, "q": frozenset()}, fleet.now)
+    return fleet
+
+
+def busy() -> Kept:
+    """Make a fleet with everything that a decision looks at."""
+    fleet = Kept(4, kv_tokens=20_000)
+    for number in range(3):
+        fleet.serve(request(text(number)))
+    fleet.occupy(1, 3, tokens=2000)
+    fleet.settle(fleet.pick(subset={"10.0.0.14:8000"}), Ending.CONNECT_FAILURE)
+    fleet.rates.assume(fleet.endpoints[0].slot, 3000.0, RateSource.SCRAPE)
+    fleet.rates.assume_attention("p", 12_000.0)
+    fleet.expectations.assume(Expectation(100.0, 2.0), {MODEL: Expectation(500.0, 7.0)})
+    fleet.now += 1  # views of rates are made anew
+    return fleet
+
+
+@pytest.mark.parametrize("asked", [request(text(1)), request(text("new")), request(prompt_tokens=20_000)])
+def test_the_next_decision_is_the_same(asked: InferenceRequest) -> None:
+    """Candidates, filters and every term come out as they would have, though the clock is another."""
+    fleet = busy()
+    again = restored(written(fleet))
+    expected, made = fleet.pick(asked), again.pick(asked)
+    assert (made.chosen.address, made.filters, made.reason) == (
+        expected.chosen.address,
+        expected.filters,
+        expected.reason,
+    )
+    assert _costs(made) == pytest.approx(_costs(expected))
+    assert [terms.hit_tokens for terms in made.terms] == [terms.hit_tokens for terms in expected.terms]
+
+
+def _costs(decision: Decision) -> list[float]:
+    return [number for terms in decision.terms for number in (terms.cost, terms.queue, terms.prefill, terms.memory)]
+
+
+def test_taking_changes_nothing() -> None:
+    """Two states taken one after the other are equal."""
+    fleet = busy()
+    assert written(fleet) == written(fleet)
+
+
+def test_blocks_are_bounded_and_of_the_last_prompts() -> None:
+    """With few blocks the latest prompt is still found from its beginning, and older ones are not."""
+    fleet = Kept(1)
+    prompts = [request(text(number, 2048)) for number in range(20)]
+    for prompt in prompts:
+        fleet.serve(prompt)
+    state = written(fleet, blocks=9)
+    (endpoint,) = state.endpoints
+    assert len(endpoint.newest_blocks) == 9 < endpoint.blocks
+    again = restored(state)
+    assert again.pick(prompts[-1]).hit_tokens == fleet.pick(prompts[-1]).hit_tokens > 0
+    assert again.pick(prompts[0]).hit_tokens == 0
+
+
+def test_no_block_may_be_wanted() -> None:
+    """Without blocks there are no hashes of prompts in the state."""
+    assert all(endpoint.newest_blocks == () for endpoint in written(busy(), blocks=0).endpoints)
+
+
+def test_learnt_models_stay_learnt() -> None:
+    """An adapter that an engine named does not become a base model, so requests without a model still find theirs."""
+    fleet = Kept(1, models=frozenset())
+    (endpoint,) = fleet.endpoints
+    fleet.registry.learn(endpoint.address, endpoint.generation, frozenset({"base", "lora"}), frozenset({"lora"}))
+    again = restored(written(fleet), frozenset())
+    assert again.registry.snapshot.sole_model == "base"
+    assert again.endpoints[0].models == {"base", "lora"}
+
+
+def test_a_state_of_another_format_is_refused() -> None:
+    """A file from a kvpicker that writes otherwise is not misread."""
+    page = msgspec.json.encode(take(Kept(1), {}, "1.2.3", 0.0, 0)).replace(b"kvpicker-state/1", b"kvpicker-state/2")
+    with pytest.raises(msgspec.ValidationError, match="kvpicker-state/2"):
+        msgspec.json.decode(page, type=State)
