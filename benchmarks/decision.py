@@ -1,4 +1,4 @@
-"""What the decision alone costs: `EndpointPicker.pick` on 4 KB prompts with a warm index."""
+"""What the decision alone costs: `EndpointPicker.pick` with a warm index, and what the index takes of memory."""
 
 from __future__ import annotations
 
@@ -8,11 +8,18 @@ import random
 import statistics
 import time
 from collections import deque
+from collections.abc import Sequence
 
+from benchmarks import proc
+from benchmarks.bodies import MODEL
 from benchmarks.parts import fleet, requests
-from ext_proc.core.model import Decision
+from ext_proc.core.hashing import PromptHasher
+from ext_proc.core.model import Api, Decision, InferenceRequest, Operation
+from ext_proc.core.prefix_index import ObservedIndex
 
 FLEETS = (8, 100, 1000)
+BLOCKS = 64
+MILLION = 1_000_000
 IN_FLIGHT = 4
 """Requests per endpoint that are running at any time."""
 
@@ -20,9 +27,9 @@ RATE = 2000.0
 """Decisions per second of the simulated clock."""
 
 
-def measure(endpoints: int, decisions: int) -> list[float]:
+def measure(endpoints: int, decisions: int, prompts: Sequence[InferenceRequest]) -> list[float]:
     """Make decisions on a warm fleet; returns what each took, in microseconds."""
-    core, prompts = fleet(endpoints), requests()
+    core = fleet(endpoints)
     generator = random.Random(0)  # noqa: S311  breaks ties
     running: deque[str] = deque()
     times = []
@@ -40,13 +47,39 @@ def measure(endpoints: int, decisions: int) -> list[float]:
     return times
 
 
+def long_prompts(count: int = 200, systems: int = 10) -> list[InferenceRequest]:
+    """Make requests of BLOCKS blocks, of which groups share two fifths, as the bodies of the other benchmarks do."""
+    generator, hasher = random.Random(64), PromptHasher()  # noqa: S311  reproducible on purpose
+    shared = hasher.end(BLOCKS * 2 // 5)
+    beginnings = [generator.randbytes(shared) for _ in range(systems)]
+    prompts = [
+        beginnings[number % systems] + generator.randbytes(hasher.end(BLOCKS) - shared) for number in range(count)
+    ]
+    return [
+        InferenceRequest(
+            operation=Operation.CHAT, api=Api.OPENAI, model=MODEL, prompt=prompt, prompt_tokens=len(prompt) // 4
+        )
+        for prompt in prompts
+    ]
+
+
 def medians(decisions: int = 3000) -> dict[str, float]:
-    """Measure each fleet size and name the medians, in microseconds."""
-    return {_name(size): statistics.median(measure(size, decisions)) for size in FLEETS}
+    """Measure each fleet size with 4 KB prompts and name the medians, in microseconds."""
+    prompts = requests()
+    return {f"decision_us_{size}": statistics.median(measure(size, decisions, prompts)) for size in FLEETS}
 
 
-def _name(size: int) -> str:
-    return f"decision_us_{size}"
+def index_megabytes() -> float:
+    """Return what a million blocks take in the index of eight endpoints."""
+    index = ObservedIndex(PromptHasher().tokens, max_blocks=MILLION, default_capacity=10**12)
+    generator, before = random.Random(1), proc.resident_bytes()  # noqa: S311  reproducible on purpose
+    for slot in range(8):
+        index.add(slot)
+    number = 0
+    while len(index) + BLOCKS <= MILLION:
+        index.learn(number % 8, [generator.getrandbits(64) for _ in range(BLOCKS)], 0)
+        number += 1
+    return (proc.resident_bytes() - before) / len(index) * MILLION / 1e6
 
 
 def main() -> None:
@@ -54,12 +87,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--decisions", type=int, default=3000)
     arguments = parser.parse_args()
-    result = {}
-    for size in FLEETS:
-        times = sorted(measure(size, arguments.decisions))
-        median, p99 = statistics.median(times), times[int(len(times) * 0.99)]
-        print(f"{size:5} endpoints: median {median:6.1f} us, p99 {p99:6.1f} us, fastest {times[0]:6.1f} us")
-        result[_name(size)] = round(median, 1)
+    result = {"index_mb_per_million_blocks": round(index_megabytes(), 1)}
+    print(f"a million blocks in the index: {result['index_mb_per_million_blocks']} MB")
+    for name, prompts in (("decision_us", requests()), ("decision_64_blocks_us", long_prompts())):
+        for size in FLEETS:
+            times = sorted(measure(size, arguments.decisions, prompts))
+            median, p99 = statistics.median(times), times[int(len(times) * 0.99)]
+            print(f"{name}_{size}: median {median:6.1f} us, p99 {p99:6.1f} us, fastest {times[0]:6.1f} us")
+            result[f"{name}_{size}"] = round(median, 1)
     print(json.dumps(result))
 
 

@@ -55,3 +55,9 @@ def _switches(pid: int) -> int:
             continue
         total += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
     return total
+
+
+def resident_bytes() -> int:
+    """Read the memory that this process has in RAM."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
