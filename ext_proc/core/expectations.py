@@ -20,21 +20,18 @@ class Expectation(msgspec.Struct, gc=False):
         residence: seconds from dispatch to end (D).
         actual: prompt tokens that engines counted, with forgetting.
         estimated: what was estimated of the same prompts.
+        scale: the factor from estimated to real prompt tokens.
     """
 
     output: float = 300.0
     residence: float = 10.0
     actual: float = _PRIOR_TOKENS
     estimated: float = _PRIOR_TOKENS
+    scale: float = 1.0
 
     def output_within(self, limit: int | None) -> float:
         """Return the tokens an answer is expected to have: as many as usual, or the client's limit if that is lower."""
         return self.output if limit is None else max(min(self.output, limit), 0.0)
-
-    @property
-    def scale(self) -> float:
-        """The factor from estimated to real prompt tokens."""
-        return min(max(self.actual / self.estimated, _LEAST_SCALE), _MOST_SCALE)
 
 
 class Expectations:
@@ -77,6 +74,7 @@ class Expectations:
         for known in self._both(model):
             known.actual = _MEMORY * known.actual + actual
             known.estimated = _MEMORY * known.estimated + estimated
+            known.scale = min(max(known.actual / known.estimated, _LEAST_SCALE), _MOST_SCALE)
 
     def _both(self, model: str | None) -> tuple[Expectation, ...]:
         if model is None:

@@ -71,14 +71,11 @@ class PromptHasher:
         known = len(model) <= _LONGEST_KEPT and not request.namespace
         seed = _model_seed(model) if known else _seed((model, *request.namespace))
         digest = xxh3_64_intdigest
-        hashes: list[BlockHash] = []
-        for cut in self._cuts[: bisect_right(self._ends, len(prompt))]:
-            seed = digest(prompt[cut], seed)
-            hashes.append(seed)
-        last = self._last
-        for end in range(self._ends[-1] + last, len(prompt) + 1, last):
-            seed = digest(prompt[end - last : end], seed)
-            hashes.append(seed)
+        length, last = len(prompt), self._last
+        hashes = [seed := digest(prompt[cut], seed) for cut in self._cuts[: bisect_right(self._ends, length)]]
+        if length >= self._ends[-1] + last:
+            ends = range(self._ends[-1] + last, length + 1, last)
+            hashes += [seed := digest(prompt[end - last : end], seed) for end in ends]
         return hashes
 
     def end(self, blocks: int) -> int:

@@ -200,8 +200,8 @@ class EndpointPicker:
         depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
         expected = self._expectations.of(request.model or sole_model)
         estimated = request.prompt_tokens
-        if estimated and (scale := expected.scale) != 1.0:
-            request = msgspec.structs.replace(request, prompt_tokens=int(estimated * scale))
+        # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
+        request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=int(estimated * expected.scale))
         context = self._context(request, chain, depths, candidates, expected, now, generator)
         name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
@@ -211,7 +211,7 @@ class EndpointPicker:
         decision = Decision(
             id=f"{self.instance}-{self._turn:x}",
             endpoints=tuple([candidates[place] for place in places]),
-            request=msgspec.structs.replace(request, prompt=b"") if request.prompt else request,
+            request=request,
             chain_length=len(chain),
             hit_tokens=context.hits[best],
             fallback_hits=tuple([context.hits[place] for place in places[1:]]),
@@ -323,8 +323,7 @@ class EndpointPicker:
             now=now,
             counted=request.operation not in NEARLY_FREE,
         )
-        if prefill.seconds:
-            self._rates.dispatched(endpoint.slot, prefill.wait + prefill.seconds, prefill.rate)
+        self._rates.dispatched(endpoint.slot, prefill)
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(session_name(request), endpoint.address, now)

@@ -134,11 +134,11 @@ class RateLearner:
         """Take an attention length (A), in tokens, for learnt."""
         self._attention[pool] = AttentionLearner(length=length, learnt=True)
 
-    def dispatched(self, slot: int, seconds: float, rate: float) -> None:
-        """Note a dispatch with the time to its first token that was predicted and the rate that was assumed for it."""
+    def dispatched(self, slot: int, prefill: Prefill) -> None:
+        """Note a dispatch with what was predicted of it; only an engine whose metrics are read has use for that."""
         waiting = self._predictions.get(slot)
-        if waiting is not None:
-            waiting.append((seconds, rate))
+        if waiting is not None and prefill.seconds:
+            waiting.append((prefill.wait + prefill.seconds, prefill.rate))
 
     def attention(self, pool: str) -> float:
         """Return the attention length (A) learnt for the engines of a pool, in tokens; 0 before there is one."""

@@ -104,7 +104,7 @@ COLUMNS = ("loads", "hits", "rates")
 
 
 class Strategy(Protocol):
-    """Ranks candidates.
+    """Ranks candidates. The request comes without its prompt; what is known of that is the context's `chain`.
 
     A class that has parameters names their struct as its attribute `Parameters` and is made with one; any other class
     is made without arguments.

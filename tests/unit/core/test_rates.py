@@ -112,7 +112,7 @@ def test_scraped_sums_move_a_wrong_rate(true: float) -> None:
     rate = 8_000.0
     for now in range(2, 800, 2):
         for _ in range(5):
-            learner.dispatched(0, 4000 / rate, rate)
+            learner.dispatched(0, Prefill(work=4000, seconds=4000 / rate))
         learner.scraped(0, 5 * 4000 / true, 5, float(now))
         rate = learner.rate(0) or rate
     assert rate == pytest.approx(true, rel=0.1)
@@ -125,7 +125,7 @@ def test_requests_of_others_do_not_count_as_ours() -> None:
     learner.scraped(0, 0.0, 0, 0.0)
     rate = 8_000.0
     for now in range(2, 800, 2):
-        learner.dispatched(0, 4000 / rate, rate)
+        learner.dispatched(0, Prefill(work=4000, seconds=4000 / rate))
         learner.scraped(0, 4 * 0.5, 4, float(now))
         rate = learner.rate(0) or rate
     assert rate == pytest.approx(8_000, rel=0.1)
@@ -138,10 +138,10 @@ def test_the_best_source_is_used_alone() -> None:
     before = learner.rate(0)
     last = 210.0
     learner.scraped(0, 0.0, 0, last)
-    learner.dispatched(0, 0.1, 10_000.0)
+    learner.dispatched(0, Prefill(work=1000, seconds=0.1))
     learner.scraped(0, 9.0, 1, last)
     assert (learner.rate(0), learner.source(0)) == (before, RateSource.FIRST_TOKEN)
-    learner.dispatched(0, 0.1, 10_000.0)
+    learner.dispatched(0, Prefill(work=1000, seconds=0.1))
     learner.scraped(0, 9.0, 1, last + 500)
     assert learner.source(0) is RateSource.SCRAPE
     assert (learner.rate(0) or 0) < (before or 0)
@@ -192,5 +192,5 @@ def test_rates_are_always_usable(events: list[tuple[str, float, float]]) -> None
         elif kind == "scrape":
             learner.scraped(0, seconds, int(number), now)
         else:
-            learner.dispatched(0, seconds, number)
+            learner.dispatched(0, Prefill(work=number, seconds=seconds))
         assert all(0 < rate < 1e300 for rate in learner.rates(candidates, now))
