@@ -149,7 +149,7 @@ async def record(binary: Path, folder: Path, endpoints: Sequence[str], generator
         stack.no_op(folder, endpoints, file) as server,
         stack.gateway(binary, endpoints, server.address, logs=True) as entry,
     ):
-        await generator.run(entry.port, SMALL, 1, 0.1)
+        await generator.run(entry.port, SMALL, 1, seconds=0.1)
         for _ in range(100):
             if file.exists():
                 return file.read_bytes()

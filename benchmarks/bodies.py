@@ -34,20 +34,20 @@ def _passage(generator: random.Random, size: int) -> str:
 
 
 @functools.cache
-def chat_bodies(size: int) -> list[bytes]:
-    """Make the chat completion bodies of exactly `size` bytes: SMALL or LARGE.
+def chat_bodies(size: int, *, stream: bool = False) -> list[bytes]:
+    """Make the chat completion bodies of exactly `size` bytes, SMALL or LARGE, that ask for streams or do not.
 
     Two fifths of each are a system prompt that it shares with others; the rest is its own.
     """
     count, systems = _COUNTS[size]
     generator = random.Random(size)  # noqa: S311  reproducible on purpose
     shared = [_passage(generator, size * 2 // 5) for _ in range(systems)]
-    bodies = [_body(generator, shared[number % systems], size) for number in range(count)]
+    bodies = [_body(generator, shared[number % systems], size, stream=stream) for number in range(count)]
     generator.shuffle(bodies)
     return bodies
 
 
-def _body(generator: random.Random, system: str, size: int) -> bytes:
+def _body(generator: random.Random, system: str, size: int, *, stream: bool) -> bytes:
     messages = [
         {"role": "system", "content": system},
         {"role": "user", "content": _passage(generator, size // 4)},
@@ -55,6 +55,8 @@ def _body(generator: random.Random, system: str, size: int) -> bytes:
         {"role": "user", "content": ""},
     ]
     body = {"model": MODEL, "messages": messages, "max_tokens": 256, "temperature": 0.7}
+    if stream:
+        body["stream"] = True
     messages[-1]["content"] = _passage(generator, size - len(json.dumps(body)))
     return json.dumps(body).encode()
 

@@ -224,48 +224,39 @@ def variant(name: str, strategy: str | None = None, **conditions: Any) -> Contes
     return Contestant(strategy or known.strategy, msgspec.structs.replace(known.conditions, **conditions))
 
 
-def adversities() -> dict[str, tuple[Contestant, Contestant, float, bool]]:
-    """Name what goes wrong: who is compared, with whom, the bar of the ratio, and whether the fleet is mixed."""
+class Adversity(NamedTuple):
+    """What goes wrong: who is compared with whom, and what their ratio of mean times to first token may be."""
+
+    name: str
+    above: Contestant
+    below: Contestant
+    bar: float
+    mixed: bool = False
+
+
+def adversities() -> list[Adversity]:
+    """List what goes wrong."""
     slow: dict[str, Any] = {"slowdowns": (Slowdown(engine=0, at=20.0, factor=3.0),)}
     restart: dict[str, Any] = {"restarts": (Restart(engine=0, at=40.0, down=30.0),)}
-    found: dict[str, tuple[Contestant, Contestant, float, bool]] = {}
+    plain, foresight = CONTESTANTS["observed"], "ttft-oracle"
+    right = variant("observed", f"least-wait:prefill_rate={H100.prefill_rate}")
+    found = []
     for factor in (0.25, 4.0):
-        start = f"least-wait:prefill_rate={factor * H100.prefill_rate}"
-        right = variant("observed", f"least-wait:prefill_rate={H100.prefill_rate}")
-        found[f"(b) starting rate x {factor:g}, observed"] = variant("observed", start), right, 1.03, False
+        start = variant("observed", f"least-wait:prefill_rate={factor * H100.prefill_rate}")
+        found.append(Adversity(f"(b) starting rate x {factor:g}, observed", start, right, 1.03))
     for view, bar in (("events", 1.05), ("observed", 1.10)):
-        found[f"(c) one engine 3 x slower, {view} / ttft-oracle"] = (
-            variant(view, **slow),
-            variant("ttft-oracle", **slow),
-            bar,
-            False,
-        )
-    found["(c) the same, observed / least-request"] = (
-        variant("observed", **slow),
-        variant("least-request", **slow),
-        1 / 2.2,
-        False,
-    )
-    found["(d) half L40S, rates unknown / true, observed"] = (
-        variant("observed"),
-        variant("observed", rate_factor=1.0),
-        1.0,
-        True,
-    )
+        name = f"(c) one engine 3 x slower, {view} / {foresight}"
+        found.append(Adversity(name, variant(view, **slow), variant(foresight, **slow), bar))
+    least = variant("least-request", **slow)
+    found.append(Adversity("(c) the same, observed / least-request", variant("observed", **slow), least, 1 / 2.2))
+    stated = variant("observed", rate_factor=1.0)
+    found.append(Adversity("(d) half L40S, rates unknown / true, observed", plain, stated, 1.0, mixed=True))
     for factor in (0.3, 3.0):
-        found[f"(g) index sized x {factor:g}, observed"] = (
-            variant("observed", kv_factor=factor),
-            variant("observed"),
-            1.06,
-            False,
-        )
+        sized = variant("observed", kv_factor=factor)
+        found.append(Adversity(f"(g) index sized x {factor:g}, observed", sized, plain, 1.06))
     for view in ("events", "observed"):
-        found[f"(h) restart, down for 30 s, {view} / ttft-oracle"] = (
-            variant(view, **restart),
-            variant("ttft-oracle", **restart),
-            1.0,
-            False,
-        )
+        name = f"(h) restart, down for 30 s, {view} / {foresight}"
+        found.append(Adversity(name, variant(view, **restart), variant(foresight, **restart), 1.0))
     return found
 
 
@@ -274,17 +265,14 @@ def points(lab: Lab) -> int:
     cells = [(workload, load, seed) for workload in lab.workloads for load in lab.loads for seed in lab.seeds]
     found = adversities()
     lab.run(
-        lab.job(*cell, who, fleet(mixed=mixed))
-        for above, below, _, mixed in found.values()
-        for who in (above, below)
-        for cell in cells
+        lab.job(*cell, who, fleet(mixed=one.mixed)) for one in found for who in (one.above, one.below) for cell in cells
     )
     print("\nGeometric mean of TTFT ratios over workloads and loads\n\n| what goes wrong | ratio (bar) |\n|---|---|")
     missed = 0
-    for name, (above, below, bar, mixed) in found.items():
-        value = lab.over_all(above, below, mixed)
-        missed += value > bar
-        print(f"| {name} | {value:.3f} (<= {bar:.2f}){' MISS' if value > bar else ''} |")
+    for one in found:
+        value = lab.over_all(one.above, one.below, one.mixed)
+        missed += value > one.bar
+        print(f"| {one.name} | {value:.3f} (<= {one.bar:.2f}){' MISS' if value > one.bar else ''} |")
     return missed
 
 

@@ -20,9 +20,9 @@ SEND_BUFFER = 2 * 1024 * 1024
 
 
 @functools.cache
-def _requests(size: int) -> Iterator[bytes]:
-    """Walk through the requests of a size for ever, on through all commands."""
-    return itertools.cycle([http_request(body) for body in chat_bodies(size)])
+def _requests(size: int, *, stream: bool) -> Iterator[bytes]:
+    """Walk through the requests of a kind for ever, on through all commands."""
+    return itertools.cycle([http_request(body) for body in chat_bodies(size, stream=stream)])
 
 
 class Run:
@@ -119,9 +119,9 @@ def _length(received: bytearray) -> int:
     return end + 4 + int(after.partition(b"\r\n")[0])
 
 
-async def load(port: int, size: int, connections: int, seconds: float) -> dict[str, Any]:
+async def load(port: int, size: int, connections: int, seconds: float, *, stream: bool = False) -> dict[str, Any]:
     """Load a local port for some seconds and sum up."""
-    run = Run(_requests(size), seconds)
+    run = Run(_requests(size, stream=stream), seconds)
     loop = asyncio.get_running_loop()
     opened = [loop.create_connection(lambda: Connection(run), "127.0.0.1", port) for _ in range(connections)]
     await asyncio.gather(*[protocol.done for _, protocol in await asyncio.gather(*opened)])

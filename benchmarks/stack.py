@@ -6,7 +6,7 @@ import asyncio
 import json
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -45,15 +45,19 @@ class Gateway(NamedTuple):
 
     port: int
     pid: int
+    stats: Callable[[str], Awaitable[dict[str, int]]]
 
 
 @asynccontextmanager
-async def engines(binary: Path) -> AsyncIterator[tuple[int, tuple[str, ...]]]:
-    """Run an Envoy that answers at once on several ports, as light as an engine can be; gives its pid and them."""
+async def engines(binary: Path, *, stream: bool = False) -> AsyncIterator[tuple[int, tuple[str, ...]]]:
+    """Run an Envoy that answers at once on several ports, as light as an engine can be; gives its pid and them.
+
+    With `stream` every answer is an event stream.
+    """
     names = [f"engine_{number}" for number in range(ENGINES)]
     config = {
         "admin": {"address": _address("127.0.0.1", 0)},
-        "static_resources": {"listeners": [_answering(name) for name in names]},
+        "static_resources": {"listeners": [_answering(name, stream=stream) for name in names]},
     }
     async with EnvoyProcess(json.dumps(config), binary, concurrency=1) as envoy:
         ports = [await envoy.port(name) for name in names]
@@ -64,14 +68,16 @@ def _address(host: str, port: int) -> dict[str, Any]:
     return {"socket_address": {"address": host, "port_value": port}}
 
 
-def _answering(name: str) -> dict[str, Any]:
+def _answering(name: str, *, stream: bool) -> dict[str, Any]:
     prefix = "type.googleapis.com/envoy.extensions.filters"
-    answer = {"status": 200, "body": {"inline_string": json.dumps(ANSWER)}}
+    text = f"data: {json.dumps(ANSWER)}\n\n" if stream else json.dumps(ANSWER)
+    kind = "text/event-stream" if stream else "application/json"
+    answer = {"status": 200, "body": {"inline_string": text}}
     host = {
         "name": "all",
         "domains": ["*"],
         "routes": [{"match": {"prefix": "/"}, "direct_response": answer}],
-        "response_headers_to_add": [{"header": {"key": "content-type", "value": "application/json"}}],
+        "response_headers_to_add": [{"header": {"key": "content-type", "value": kind}}],
     }
     manager = {
         "@type": f"{prefix}.network.http_connection_manager.v3.HttpConnectionManager",
@@ -87,7 +93,13 @@ def _answering(name: str) -> dict[str, Any]:
 
 @asynccontextmanager
 async def gateway(
-    binary: Path, endpoints: Sequence[str], processor: str, *, picks: bool = True, logs: bool = False
+    binary: Path,
+    endpoints: Sequence[str],
+    processor: str,
+    *,
+    picks: bool = True,
+    logs: bool = False,
+    first_token: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Run an Envoy with the lean profile.
 
@@ -97,6 +109,7 @@ async def gateway(
         processor: address of the ext_proc server.
         picks: False leaves the ext_proc filter out.
         logs: True for the access log that the profile has.
+        first_token: True to show each streamed answer until its first token.
     """
     options = EnvoyOptions(
         listen="127.0.0.1:0",
@@ -105,6 +118,7 @@ async def gateway(
         endpoints=tuple(endpoints),
         # Whatever goes wrong must show as an error, not as a request that skipped the picker.
         failure_mode="closed",
+        first_token=first_token,
         message_timeout=5.0,
     )
     config = render(options)
@@ -116,7 +130,7 @@ async def gateway(
         kept = [entry for entry in manager["http_filters"] if entry["name"] != "envoy.filters.http.ext_proc"]
         manager["http_filters"] = kept
     async with EnvoyProcess(json.dumps(config), binary, concurrency=1) as envoy:
-        yield Gateway(await envoy.port(), envoy.pid)
+        yield Gateway(await envoy.port(), envoy.pid, envoy.stats)
 
 
 @asynccontextmanager
@@ -200,11 +214,13 @@ class LoadGenerator:
         self.pid = process.pid
         self._process = process
 
-    async def run(self, port: int, size: int, connections: int, seconds: float) -> dict[str, Any]:
+    async def run(
+        self, port: int, size: int, connections: int, stream: bool = False, *, seconds: float
+    ) -> dict[str, Any]:
         """Load a port; raises RuntimeError if the generator failed."""
         stdin, stdout = self._process.stdin, self._process.stdout
         assert stdin is not None and stdout is not None  # noqa: PT018, S101  both are pipes
-        command = {"port": port, "size": size, "connections": connections, "seconds": seconds}
+        command = {"port": port, "size": size, "connections": connections, "seconds": seconds, "stream": stream}
         stdin.write(json.dumps(command).encode() + b"\n")
         line = await stdout.readline()
         if not line:

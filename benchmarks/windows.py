@@ -23,10 +23,11 @@ class Contestant(NamedTuple):
 
 
 class Case(NamedTuple):
-    """What is asked of a contestant: body bytes and parallel connections."""
+    """What is asked of a contestant: body bytes, parallel connections, and whether streams are asked for."""
 
     size: int
     connections: int
+    stream: bool = False
 
 
 class Window(NamedTuple):
@@ -92,9 +93,9 @@ class Meter:
     async def window(self, contestant: Contestant, case: Case) -> Window:
         """Warm up shortly, then measure."""
         port = contestant.gateway.port
-        await self._generator.run(port, case.size, case.connections, self._seconds / 8)
+        await self._generator.run(port, *case, seconds=self._seconds / 8)
         before = self._reading(contestant)
-        result = await self._generator.run(port, case.size, case.connections, self._seconds)
+        result = await self._generator.run(port, *case, seconds=self._seconds)
         after = self._reading(contestant)
         if result["errors"]:
             self.errors += result["errors"]

@@ -16,7 +16,15 @@ from typing import Any, BinaryIO, Self
 import aiohttp
 import msgspec
 
-from ext_proc.assembly import Core, build_core, build_model_strategies, build_strategies, exchange_policy, warm_up
+from ext_proc.assembly import (
+    Core,
+    build_core,
+    build_model_strategies,
+    build_strategies,
+    exchange_policy,
+    scrape_token,
+    warm_up,
+)
 from ext_proc.config import Config, load, parse
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.model import Decision, Endpoint
@@ -33,10 +41,12 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.scraping import ScrapeNews
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.models import ModelLearner
+from ext_proc.sources.scrape import Scraper, ScrapeStatus
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
@@ -50,7 +60,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "explain"})
+RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "explain"})
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -83,6 +93,7 @@ class Service:
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
         self._keeper = self._make_keeper(config)
+        self._scraper = self._make_scraper(config)
         methods = (
             ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
@@ -156,10 +167,22 @@ class Service:
             on_source=self._source_read,
         )
 
+    def _make_scraper(self, config: Config) -> Scraper:
+        core = self._core
+        return Scraper(
+            config,
+            scrape_token(config),
+            registry=core.registry,
+            signals=core.signals,
+            is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say),
+        )
+
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
         self._spawn(stack, learner.run())
+        self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, self._flush_lines())
         if self._path is not None:
@@ -197,10 +220,12 @@ class Service:
             self._metrics.config_reloaded(applied=True)
             return
         strategies, model_strategies = build_strategies(config), build_model_strategies(config)
+        token = scrape_token(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config)
         self._keeper.configure(config)
+        self._scraper.configure(config, token)
         waiting = [
             name
             for name in config.__struct_fields__
@@ -277,6 +302,7 @@ class Service:
             "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
             "config": not self._metrics.reload_success,
             "log": self._output.failing,
+            "metrics": self._scraper.is_degraded(time.monotonic()),
         }
 
     def _count_entry(self, result: str) -> None:
@@ -288,10 +314,11 @@ class Service:
         scores = core.picker.knowledge.reputations.scores
         pools = core.registry.snapshot.by_pool.values()
         reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
-        return [_status(core, e, now, reputations[e.slot]) for e in core.registry.snapshot.endpoints]
+        read = self._scraper.status
+        return [_status(core, e, now, reputations[e.slot], read(e)) for e in core.registry.snapshot.endpoints]
 
 
-def _status(core: Core, endpoint: Endpoint, now: float, reputation: float) -> EndpointStatus:
+def _status(core: Core, endpoint: Endpoint, now: float, reputation: float, scrape: ScrapeStatus) -> EndpointStatus:
     load = core.ledger.load(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
@@ -300,6 +327,11 @@ def _status(core: Core, endpoint: Endpoint, now: float, reputation: float) -> En
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
+        engine=scrape.engine,
+        metrics_problem=scrape.problem,
+        signals=core.signals.of(endpoint.slot, now),
+        signals_age=core.signals.age(endpoint.slot, now),
+        interval=core.signals.interval(endpoint.slot),
         reputation=reputation,
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import secrets
 import time
@@ -12,6 +13,7 @@ import msgspec
 
 from ext_proc.config import Config, load, parse, parse_endpoints
 from ext_proc.core.addresses import network
+from ext_proc.core.errors import ConfigError
 from ext_proc.core.exchange import BodyMode, Exchange
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.expectations import Expectations
@@ -26,6 +28,7 @@ from ext_proc.core.pool import Change, Registry
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.resident_index import MixedIndex, ResidentIndex
+from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
@@ -51,10 +54,11 @@ class Core(msgspec.Struct, frozen=True):
     expectations: Expectations
     picker: EndpointPicker
     feedback: Feedback
+    signals: Signals
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
+        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates, self.signals))
 
 
 def build_core(
@@ -114,7 +118,9 @@ def build_core(
         picker=picker,
         observer=observer,
     )
-    return Core(registry, ledger, index, health, rates, expectations, picker, feedback)
+    signals = Signals(config.scrape.fresh_s)
+    picker.knowledge.engines = signals
+    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -163,6 +169,20 @@ def exchange_policy(config: Config) -> ExchangePolicy:
     )
 
 
+def scrape_token(config: Config) -> str | None:
+    """Read the token for the engines' metrics from the environment.
+
+    Raises:
+        ConfigError: the variable that is to hold it is not set.
+    """
+    name = config.scrape.token_env
+    if name is None:
+        return None
+    if not os.environ.get(name):
+        raise ConfigError("the environment variable that it names is not set or empty", path="scrape.token_env")
+    return os.environ[name]
+
+
 def check(path: Path) -> Config:
     """Load a configuration and all that it names, without running anything.
 
@@ -171,6 +191,7 @@ def check(path: Path) -> Config:
     """
     config = load(path)
     build_strategies(config)
+    scrape_token(config)
     build_model_strategies(config)
     if config.envoy.endpoints_file is not None:
         EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)

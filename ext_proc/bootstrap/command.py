@@ -65,6 +65,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="without a picker, let requests through or refuse them [%(default)s]",
     )
     parser.add_argument(
+        "--first-token",
+        action=argparse.BooleanOptionalAction,
+        default=_DEFAULTS.first_token,
+        help="measure the time to the first token of each streamed answer",
+    )
+    parser.add_argument(
         "--message-timeout", type=float, default=_DEFAULTS.message_timeout, help="seconds [%(default)s]"
     )
     parser.add_argument("--body-limit", type=int, default=_DEFAULTS.body_limit, help="bytes [%(default)s]")
@@ -114,6 +120,7 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
         endpoints_file=arguments.endpoints_file,
         endpoints=tuple(arguments.endpoint or ()),
         failure_mode=arguments.failure_mode,
+        first_token=arguments.first_token,
         message_timeout=arguments.message_timeout,
         body_limit=arguments.body_limit,
         retries=arguments.retries,
@@ -132,4 +139,6 @@ def _command(arguments: argparse.Namespace, options: EnvoyOptions) -> str:
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):
             words += [f"--{field.replace('_', '-')}", "none" if value is None else str(value)]
+    if options.first_token:
+        words.append("--first-token")
     return shlex.join(words)

@@ -41,7 +41,7 @@ def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     return [
         _strip(),
         *name_sessions(options),
-        _picker(options, _BODY.BUFFERED_PARTIAL),
+        _picker(options, _BODY.BUFFERED_PARTIAL, _BODY.STREAMED if options.first_token else _BODY.NONE),
         _filter("envoy.filters.http.lua", read_usage()),
         _router(),
     ]
@@ -49,7 +49,7 @@ def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
 
 def upgrade_filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of upgraded connections: picked by their headers, because their body has no end to wait for."""
-    return [_strip(), *name_sessions(options), _picker(options, _BODY.NONE), _router()]
+    return [_strip(), *name_sessions(options), _picker(options, _BODY.NONE, _BODY.NONE), _router()]
 
 
 def _filter(name: str, message: betterproto2.Message) -> hcm.HttpFilter:
@@ -85,7 +85,11 @@ def _strip() -> hcm.HttpFilter:
     )
 
 
-def _picker(options: EnvoyOptions, body: processor.ProcessingModeBodySendMode) -> hcm.HttpFilter:
+def _picker(
+    options: EnvoyOptions,
+    request_body: processor.ProcessingModeBodySendMode,
+    response_body: processor.ProcessingModeBodySendMode,
+) -> hcm.HttpFilter:
     return _filter(
         "envoy.filters.http.ext_proc",
         processor.ExternalProcessor(
@@ -95,8 +99,9 @@ def _picker(options: EnvoyOptions, body: processor.ProcessingModeBodySendMode) -
             message_timeout=seconds(options.message_timeout),
             processing_mode=processor.ProcessingMode(
                 request_header_mode=_HEADERS.SEND,
-                request_body_mode=body,
+                request_body_mode=request_body,
                 response_header_mode=_HEADERS.SKIP,
+                response_body_mode=response_body,
             ),
             request_attributes=[ASKER],
             allow_mode_override=True,

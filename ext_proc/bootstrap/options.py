@@ -29,6 +29,8 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         endpoints: engines fixed for Envoy's life, in place of `endpoints_file`.
         failure_mode: what becomes of requests while no processor answers: `open` lets Envoy's own policy choose
             among the default pool, `closed` refuses them with 503.
+        first_token: True to show the processor each streamed answer until its first piece, which tells when the
+            first token came; until then the request shares the processor's fate.
         message_timeout: how long Envoy waits for each answer of a processor.
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
@@ -53,6 +55,7 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     endpoints_file: str = "/run/kvpicker/eds.json"
     endpoints: tuple[str, ...] = ()
     failure_mode: FailureMode = "open"
+    first_token: bool = False
     message_timeout: float = 2.0
     body_limit: int = 4 * MIB
     retries: int = 2

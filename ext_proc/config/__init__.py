@@ -15,6 +15,7 @@ from ext_proc.config.settings import (
     ModelConfig,
     PoolConfig,
     PromptsConfig,
+    ScrapeConfig,
     StrategyConfig,
 )
 
@@ -32,6 +33,7 @@ __all__ = [
     "ModelConfig",
     "PoolConfig",
     "PromptsConfig",
+    "ScrapeConfig",
     "StrategyConfig",
     "load",
     "parse",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,9 @@ def _config_problems(config: Config) -> Iterator[Problem]:
     shortest, longest = config.health.ejection_s, config.health.max_ejection_s
     if longest < shortest:
         yield Problem(("health", "max_ejection_s"), f"{longest:g} is smaller than ejection_s, {shortest:g}")
+    if not re.fullmatch(r"[A-Za-z_]\w*", config.scrape.token_env or "_", re.ASCII):
+        # The text is not quoted, since it may be the token itself.
+        yield Problem(("scrape", "token_env"), "not the name of an environment variable; the token must not stand here")
     for index, text in enumerate(config.explain.networks):
         yield from _problems(addresses.network, text, ("explain", "networks", index))
 
@@ -107,6 +111,8 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
         path: Path = ("pools", name)
         if not pool.endpoints and pool.endpoints_file is None:
             yield Problem(path, "the pool has no endpoints; write `endpoints` or `endpoints_file`")
+        if pool.metrics_path is not None:
+            yield from _problems(_url_path, pool.metrics_path, (*path, "metrics_path"))
         yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
 
 
@@ -127,6 +133,8 @@ def _model_problems(config: Config) -> Iterator[Problem]:
 def _entries_problems(entries: Sequence[EndpointConfig | str], path: Path, owners: dict[str, str]) -> Iterator[Problem]:
     for index, entry in enumerate(entries):
         where = (*path, index)
+        if isinstance(entry, EndpointConfig) and entry.metrics_path is not None:
+            yield from _problems(_url_path, entry.metrics_path, (*where, "metrics_path"))
         try:
             address = _address(entry)
         except ValueError as error:
@@ -135,6 +143,16 @@ def _entries_problems(entries: Sequence[EndpointConfig | str], path: Path, owner
         if address in owners:
             yield Problem(where, f"the endpoint {address} is listed already, at {owners[address]}")
         owners.setdefault(address, f"{'.'.join(map(str, path))}[{index}]")
+
+
+def _url_path(text: str | None) -> str | None:
+    """Write a path with one leading slash; blanks around it are an accident."""
+    if text is None:
+        return None
+    path = text.strip()
+    if "://" in path or not path.isascii() or not path.isprintable() or " " in path:
+        raise ValueError(f"`{text}` is not a path; write the path alone, as in /metrics")
+    return path if path.startswith("/") else f"/{path}"
 
 
 def _address(entry: EndpointConfig | str) -> str:
@@ -157,7 +175,11 @@ def _has_port(text: str) -> bool:
 
 def _canonical(config: Config) -> Config:
     pools = {
-        name: msgspec.structs.replace(pool, endpoints=tuple(map(_canonical_entry, pool.endpoints)))
+        name: msgspec.structs.replace(
+            pool,
+            endpoints=tuple(map(_canonical_entry, pool.endpoints)),
+            metrics_path=_url_path(pool.metrics_path),
+        )
         for name, pool in config.pools.items()
     }
     return msgspec.structs.replace(
@@ -170,4 +192,5 @@ def _canonical(config: Config) -> Config:
 def _canonical_entry(entry: EndpointConfig | str) -> EndpointConfig:
     if isinstance(entry, str):
         return EndpointConfig(address=addresses.canonical(entry))
-    return msgspec.structs.replace(entry, address=_address(entry), port=None)
+    metrics_path = _url_path(entry.metrics_path)
+    return msgspec.structs.replace(entry, address=_address(entry), port=None, metrics_path=metrics_path)

@@ -6,17 +6,21 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, Struct, field
 
+from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
 FailureMode: TypeAlias = Literal["open", "refuse"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["json", "console"]
 TransportName: TypeAlias = Literal["auto", "queue", "aio"]
+EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "tgi", "llama-cpp", "ollama"]
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
+Port = Annotated[int, Meta(ge=1, le=65_535)]
+UrlPath = Annotated[str, Meta(min_length=1, max_length=256)]
 SomeTokens = Annotated[int, Meta(ge=1, le=10_000_000_000)]
 
 
@@ -56,18 +60,24 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
             override_host knows endpoints by their resolved address only.
         port: Port, where `address` has none.
         models: Names of the models it serves; empty takes those of the pool.
-        kv_tokens: Capacity of its KV cache in tokens. Unset means unknown, and then waiting for KV memory
-            costs nothing.
+        kv_tokens: Capacity of its KV cache in tokens. Unset learns it from the engine's metrics; where those do not
+            say it either, waiting for KV memory costs nothing.
         prefill_rate: Its prefill speed in tokens per second. Unset takes the strategy's default.
         labels: Free text pairs that explain the endpoint, such as `gpu: h100`.
+        engine: What answers there, where it differs from the pool's.
+        metrics_path: Path of its page of metrics, where it differs from the pool's.
+        metrics_port: Port of its page of metrics, where it differs from the pool's.
     """
 
     address: str
-    port: Annotated[int, Meta(ge=1, le=65_535)] | None = None
+    port: Port | None = None
     models: tuple[ModelName, ...] = ()
     kv_tokens: SomeTokens | None = None
     prefill_rate: Annotated[float, Meta(ge=1, le=100_000_000)] | None = None
     labels: dict[str, str] = field(default_factory=dict)
+    engine: EngineName | None = None
+    metrics_path: UrlPath | None = None
+    metrics_port: Port | None = None
 
 
 class PoolConfig(Section, frozen=True, kw_only=True):
@@ -79,12 +89,21 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         endpoints_file: Path of a YAML file with one key, `endpoints`; it is watched, and a change applies
             without restart.
         models: Models of every endpoint of the pool that declares none; empty learns them from `/v1/models`.
+        engine: What answers at the endpoints, whose names the metrics have. Unset detects it by the page. `ollama` has
+            no metrics and is not asked for any.
+        metrics_path: Path of the engines' page of metrics. Unset takes `/metrics`, and `/prometheus/metrics` for
+            `tensorrt-llm` or where the first is none.
+        metrics_port: Port of the engines' page of metrics, at their own addresses. Unset takes the endpoint's, and
+            8002 for `triton`.
     """
 
     strategy: StrategyConfig = StrategyConfig()
     endpoints: tuple[EndpointConfig | str, ...] = ()
     endpoints_file: str | None = None
     models: tuple[ModelName, ...] = ()
+    engine: EngineName | None = None
+    metrics_path: UrlPath | None = None
+    metrics_port: Port | None = None
 
     @property
     def specs(self) -> tuple[EndpointSpec, ...]:
@@ -174,6 +193,29 @@ class HealthConfig(Section, frozen=True, kw_only=True):
     max_ejection_s: Seconds = 60.0
 
 
+class ScrapeConfig(Section, frozen=True, kw_only=True):
+    """Reading the engines' metrics.
+
+    Attributes:
+        enabled: Whether it is done. Without it the sizes of KV caches must be configured.
+        interval_s: Seconds between two readings of an engine. Shorter is of little use: what is in flight is known
+            without them.
+        idle_interval_s: The same for an engine that has had nothing to do for ten seconds, unless `interval_s` is
+            longer.
+        token_env: Name of an environment variable that holds a bearer token, sent with each reading.
+    """
+
+    enabled: bool = True
+    interval_s: Seconds = 1.0
+    idle_interval_s: Seconds = 5.0
+    token_env: str | None = None
+
+    @property
+    def fresh_s(self) -> float:
+        """Seconds for which a reading is believed in full: the longest interval, and two more for a late answer."""
+        return max(self.idle_interval_s, self.interval_s) + 2 * self.interval_s
+
+
 class ExplainConfig(Section, frozen=True, kw_only=True):
     """What clients are told of decisions, in response headers.
 
@@ -223,6 +265,7 @@ class Config(Section, frozen=True, kw_only=True):
         index: The prefix index.
         leases: How long a request counts as in flight.
         health: When an endpoint is left alone.
+        scrape: Reading the engines' metrics.
         explain: What clients are told of decisions.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
@@ -242,6 +285,7 @@ class Config(Section, frozen=True, kw_only=True):
     index: IndexConfig = IndexConfig()
     leases: LeasesConfig = LeasesConfig()
     health: HealthConfig = HealthConfig()
+    scrape: ScrapeConfig = ScrapeConfig()
     explain: ExplainConfig = ExplainConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
@@ -268,4 +312,5 @@ def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
         kv_tokens=entry.kv_tokens,
         prefill_rate=entry.prefill_rate,
         labels=entry.labels,
+        metrics=MetricsSource(entry.engine, entry.metrics_path, entry.metrics_port),
     )

@@ -2,8 +2,8 @@
 
 Every message outside duplex gets exactly one answer of its own kind and never an unsolicited one; the pick goes with
 the last answer on the request side, and then the stream is finished: Envoy goes on without us and nothing of the
-response comes here. The moves are the table `Exchange._moves`; what it lacks is a breach of protocol, answered with a
-bare continue and counted.
+response comes here. Only where Envoy shows a streamed answer the stream lives on, until the first token. The moves are
+the table `Exchange._moves`; what it lacks is a breach of protocol, answered with a bare continue and counted.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from ext_proc.core.errors import InternalFailure, Refusal
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.explanation import header
 from ext_proc.core.feedback import Feedback
+from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
@@ -76,11 +77,12 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """Any other message; `body` and `end_of_stream` matter for bodies only."""
+    """Any other message; what follows `kind` is for bodies only, and `served` says who answers, if that is known."""
 
     kind: Kind
     body: bytes = b""
     end_of_stream: bool = False
+    served: str | None = None
 
 
 class Continue(msgspec.Struct, frozen=True, gc=False):
@@ -140,6 +142,7 @@ class State(enum.IntEnum):
 
     OPEN = enum.auto()
     AWAIT_BODY = enum.auto()
+    AWAIT_TOKEN = enum.auto()
     PASSING = enum.auto()
     OBSERVING = enum.auto()
     FINISHED = enum.auto()
@@ -150,7 +153,7 @@ class Exchange:
 
     Args:
         picker: makes the decision.
-        feedback: hears of a decision whose answer never reached Envoy.
+        feedback: hears of first tokens, and of a decision whose answer never reached Envoy.
         observer: hears what happens.
         policy: what all exchanges share.
         clock: monotonic seconds.
@@ -159,6 +162,7 @@ class Exchange:
 
     __slots__ = (
         "_api",
+        "_arrived",
         "_clock",
         "_decision",
         "_feedback",
@@ -191,15 +195,20 @@ class Exchange:
         self._head: RequestHeaders | None = None
         self._route: Route | None = None
         self._decision: Decision | None = None
+        self._arrived = False
 
     def receive(self, event: Event) -> Action:
         """Take one event and return what to do; a fault of our own becomes the configured answer."""
         kind = Kind.REQUEST_HEADERS if isinstance(event, RequestHeaders) else event.kind
+        # Envoy sends the next message when it has the last answer, and with it the pick.
+        self._arrived = self._decision is not None
         move = self._moves.get((self.state, kind), Exchange._unexpected)
         try:
             return move(self, event)
         except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request
             self._observer.failed("internal", error)
+            if self._arrived and isinstance(event, Message):
+                return self._let_go(event)
             if self._policy.refuse_on_failure:
                 return self._refuse(InternalFailure("The endpoint picker failed. Try again."))
             self.state = State.PASSING
@@ -207,7 +216,7 @@ class Exchange:
 
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back."""
-        if self._decision is not None and not delivered:
+        if self._decision is not None and not delivered and not self._arrived:
             gone = Outcome(decision_id=self._decision.id, ending=Ending.CLIENT_GONE)
             self._feedback.settle(gone, self._clock())
         self.state = State.FINISHED
@@ -263,11 +272,15 @@ class Exchange:
         return self._pick(Kind.REQUEST_HEADERS, request)
 
     def _finish(self, kind: Kind, decision: Decision | None) -> Continue:
-        streamed = self._head is not None and self._head.request_mode is BodyMode.STREAMED
+        head = self._head
+        shown = kind is Kind.REQUEST_BODY and head is not None and head.response_mode is BodyMode.STREAMED
+        if shown and decision is not None and has_first_token(decision.request):
+            self.state = State.AWAIT_TOKEN
+            return Continue(kind, decision)
+        streamed = head is not None and head.request_mode is BodyMode.STREAMED
         # Envoy 1.40 waits for an answer to each streamed piece; in all other modes it goes on alone.
         self.state = State.PASSING if streamed else State.FINISHED
-        clean = self._head is not None and self._head.spoofed and decision is None
-        head = self._head
+        clean = head is not None and head.spoofed and decision is None
         skip = kind is Kind.REQUEST_HEADERS and not streamed and head is not None and not head.end_of_stream
         return Continue(kind, decision, not streamed, clean, skip)
 
@@ -279,6 +292,19 @@ class Exchange:
         if head is not None and head.asker and policy.explains_to(head.asker):
             action = msgspec.structs.replace(action, explanation=header(made))
         return action
+
+    def _piece(self, event: Message) -> Action:
+        piece = read_piece(event.body)
+        if piece is Piece.PRELUDE and not event.end_of_stream:
+            return Continue(event.kind)
+        if piece is Piece.TOKEN and self._decision is not None:
+            self._feedback.first_token(self._decision.id, self._clock(), event.served)
+        return self._let_go(event)
+
+    def _let_go(self, event: Message) -> Action:
+        """Finish the stream; Envoy passes the rest of the response by itself."""
+        self.state = State.FINISHED
+        return Continue(event.kind, finished=True)
 
     def _pass(self, reason: str) -> Action:
         self._observer.passed(reason)
@@ -314,6 +340,11 @@ class Exchange:
         (State.OPEN, Kind.REQUEST_HEADERS): _headers,
         (State.AWAIT_BODY, Kind.REQUEST_BODY): _body,
         (State.AWAIT_BODY, Kind.REQUEST_TRAILERS): _bodyless,
+        (State.AWAIT_TOKEN, Kind.REQUEST_TRAILERS): _go_on,
+        (State.AWAIT_TOKEN, Kind.RESPONSE_HEADERS): _go_on,
+        (State.AWAIT_TOKEN, Kind.RESPONSE_BODY): _piece,
+        (State.AWAIT_TOKEN, Kind.RESPONSE_TRAILERS): _let_go,
         **dict.fromkeys(((State.PASSING, kind) for kind in Kind if kind is not Kind.REQUEST_HEADERS), _go_on),
+        (State.PASSING, Kind.RESPONSE_BODY): _let_go,
         **dict.fromkeys(((State.OBSERVING, kind) for kind in Kind), _watch),
     }

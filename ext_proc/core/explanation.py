@@ -30,7 +30,12 @@ def cheapest_first(decision: Decision) -> list[CostTerms]:
 
 
 def costs(terms: CostTerms) -> dict[str, Any]:
-    """Tell what a candidate costs: every term in milliseconds, or the bare cost of a strategy that counts otherwise."""
+    """Tell what a candidate costs: every term in milliseconds, or the bare cost of a strategy that counts otherwise.
+
+    One that the strategy itself filtered out costs nothing that means anything.
+    """
+    if terms.filtered:
+        return {"endpoint": terms.endpoint.address, "filtered": True, "hit_tokens": terms.hit_tokens}
     if not terms.in_seconds:
         return {"endpoint": terms.endpoint.address, "cost": terms.cost, "hit_tokens": terms.hit_tokens}
     return {

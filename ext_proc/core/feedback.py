@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import msgspec
+
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
@@ -55,13 +57,21 @@ class Feedback:
         """Note that Envoy still runs a request; False if its decision is unknown."""
         return self._ledger.renew(decision_id, now)
 
-    def first_token(self, decision_id: str, now: float) -> None:
-        """Learn from the first token of a streamed answer; an unknown decision and a second token say nothing."""
-        lease = self._ledger.first_token(decision_id, now)
-        if lease is None:
+    def first_token(self, decision_id: str, now: float, served: str | None = None) -> None:
+        """Learn from the first token of a streamed answer; an unknown decision and a second token say nothing.
+
+        Args:
+            decision_id: the decision by which the request was sent.
+            now: monotonic seconds.
+            served: address of the endpoint that answers, which is another than the chosen one after a retry; None
+                where that is not known.
+        """
+        lease = self._ledger.first_token(decision_id, now, served)
+        if lease is None or lease.first_token is None:
             return
         decision = lease.decision
-        if lease.prefill.work and self._is_current(decision.chosen):
+        self._observer.first_token(decision, lease.first_token)
+        if lease.prefill.work and lease.served == decision.chosen.address and self._is_current(decision.chosen):
             self._rates.first_token(decision.chosen, now, decision.decided_at, lease.prefill)
 
     def scraped(self, endpoint: Endpoint, scrape: Scrape, now: float) -> None:
@@ -73,6 +83,11 @@ class Feedback:
         if scrape.waiting is not None and self._rates.source(slot) is not RateSource.FIRST_TOKEN:
             self._ledger.queue(slot, scrape.waiting, scrape.running or 0, now)
 
+    def restarted(self, endpoint: Endpoint) -> None:
+        """Note that an engine began anew: it holds no prefix any more."""
+        if self._is_current(endpoint):
+            self._index.clear(endpoint.slot)
+
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
         # An endpoint that Envoy fell back to says nothing of the queue of the one that was chosen.
@@ -80,6 +95,8 @@ class Feedback:
         lease = self._ledger.end(outcome.decision_id, now, answered=answered)
         if lease is None:
             return False
+        if lease.first_token is not None:
+            outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
         served = self._served(lease, outcome)
         self._note_conduct(lease, outcome, served, now)
         as_predicted = outcome.ending is Ending.OK and served is lease.decision.endpoints[0]
@@ -97,7 +114,10 @@ class Feedback:
         """Settle the leases whose log entry is overdue; return how many there were."""
         overdue = self._ledger.expire(now, self._expectations.overall.residence)
         for lease in overdue:
-            self._observer.finished(lease.decision, Outcome(decision_id=lease.decision.id, ending=Ending.LOST))
+            lost = Outcome(
+                decision_id=lease.decision.id, ending=Ending.LOST, served=lease.served, first_token=lease.first_token
+            )
+            self._observer.finished(lease.decision, lost)
         return len(overdue)
 
     def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:

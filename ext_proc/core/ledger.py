@@ -73,7 +73,8 @@ class Lease(msgspec.Struct, gc=False):
         tokens: prompt and expected output tokens claimed.
         counted: False for requests that cost an engine next to nothing.
         seen_at: when it was taken or last renewed, monotonic seconds.
-        answering: True once its first token came.
+        first_token: seconds from the decision to the first token; None if none was seen.
+        served: address of the endpoint whose token that was.
     """
 
     decision: Decision
@@ -84,7 +85,8 @@ class Lease(msgspec.Struct, gc=False):
     tokens: int
     counted: bool
     seen_at: float
-    answering: bool = False
+    first_token: float | None = None
+    served: str | None = None
 
 
 class Ledger:
@@ -168,16 +170,21 @@ class Ledger:
         self._leases[decision.id] = lease
         return lease
 
-    def first_token(self, decision_id: str, now: float) -> Lease | None:
+    def first_token(self, decision_id: str, now: float, served: str | None = None) -> Lease | None:
         """Note a request's first token and return its lease; None if there is none or it answers already.
 
         Engines serve first come, first served: what was sent before it is prefilled too, what was sent after it is
-        left to do, and the queue begins anew from now.
+        left to do, and the queue begins anew from now. A token of another endpoint than the chosen one (`served`, an
+        address) says nothing of that queue.
         """
         lease = self._leases.get(decision_id)
-        if lease is None or lease.answering or not lease.counted:
+        if lease is None or lease.first_token is not None or not lease.counted:
             return None
-        lease.answering = True
+        decision = lease.decision
+        lease.first_token = now - decision.decided_at
+        lease.served = served or decision.chosen.address
+        if lease.served != decision.chosen.address:
+            return lease
         load = lease.load
         load.begun = max(load.begun, lease.sent)
         load.busy_until = now + load.dispatched - load.begun

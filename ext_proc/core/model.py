@@ -56,6 +56,20 @@ class Unhashed(enum.StrEnum):
     ENCODING_BROKEN = "encoding_broken"
 
 
+class MetricsSource(msgspec.Struct, frozen=True, gc=False):
+    """How the metrics of an engine are read; None where nobody said.
+
+    Attributes:
+        engine: the engine whose names they have.
+        path: path of the page.
+        port: port of the page, at the endpoint's own address.
+    """
+
+    engine: str | None = None
+    path: str | None = None
+    port: int | None = None
+
+
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One routable engine: an ip:port that Envoy can be told to use.
 
@@ -68,6 +82,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         kv_tokens: capacity of its KV cache in tokens; None where unknown.
         prefill_rate: configured prefill speed in tokens per second; None takes the strategy's default.
         labels: what filters and people may want to know of it.
+        metrics: how its metrics are read, as far as that was said of this endpoint.
     """
 
     address: str
@@ -78,6 +93,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     kv_tokens: int | None = None
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
+    metrics: MetricsSource = MetricsSource()
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -127,6 +143,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
         interference: own prefill lengthened by the requests in flight.
         backlog: own prefill weighted up because every endpoint has a backlog.
+        filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
     """
 
@@ -139,6 +156,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     in_flight: int = 0
     interference: float = 0.0
     backlog: float = 0.0
+    filtered: bool = False
     in_seconds: bool = False
 
     @property

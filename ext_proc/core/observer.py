@@ -23,6 +23,9 @@ class Observer(Protocol):
     def failed(self, reason: str, error: BaseException | None = None) -> None:
         """An exchange ended by a fault of kvpicker or of the data plane."""
 
+    def first_token(self, decision: Decision, seconds: float) -> None:
+        """A streamed answer has begun, `seconds` after the decision."""
+
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """The outcome of a decision is known."""
 
@@ -46,6 +49,9 @@ class NoObserver:
         """Ignore it."""
 
     def failed(self, reason: str, error: BaseException | None = None) -> None:
+        """Ignore it."""
+
+    def first_token(self, decision: Decision, seconds: float) -> None:
         """Ignore it."""
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:

@@ -293,6 +293,8 @@ class EndpointPicker:
             tied = position_of(candidates, self.responses.address(request.previous_response, context.now))
             if tied is not None:
                 return tied, "previous_response"
+        if ranking.favourite is not None:
+            return ranking.favourite, ranking.reason
         lowest = min(costs)
         best = costs.index(lowest)
         if costs.count(lowest) == 1:
@@ -330,8 +332,6 @@ class EndpointPicker:
 
 def _reason(ranking: Ranking, hit: int) -> str:
     """Say what decided: only a strategy that prices prefill looks at prefixes."""
-    if ranking.reason:
-        return ranking.reason
     if not ranking.prefills:
         return "rank"
     return "prefix" if hit else "wait"

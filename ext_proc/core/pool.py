@@ -6,7 +6,6 @@ and nowhere else.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.model import NO_LABELS, Endpoint
+from ext_proc.core.model import NO_LABELS, Endpoint, MetricsSource
+from ext_proc.core.slots import Slots
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -31,6 +31,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         kv_tokens: capacity of its KV cache in tokens; None where unknown.
         prefill_rate: prefill speed in tokens per second; None where unknown.
         labels: what filters and people may want to know of it.
+        metrics: how its metrics are read, where that differs from the rest of its pool.
     """
 
     address: str
@@ -38,6 +39,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int | None = None
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
+    metrics: MetricsSource = MetricsSource()
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -163,7 +165,7 @@ class Registry:
         self._claims: dict[str, dict[str, EndpointSpec]] = {}
         self._pool_models: dict[str, frozenset[str]] = {}
         self._entries: dict[str, _Entry] = {}
-        self._slots = _Slots()
+        self._slots = Slots()
         self._generation = 0
         self._snapshot = Snapshot.of((), default_pool=default_pool)
 
@@ -206,11 +208,7 @@ class Registry:
         return self._settle(dropped, force=True)
 
     def learn(
-        self,
-        address: str,
-        generation: int,
-        models: frozenset[str],
-        secondary: frozenset[str] = _NO_MODELS,
+        self, address: str, generation: int, models: frozenset[str], secondary: frozenset[str] = _NO_MODELS
     ) -> Change | None:
         """Note what an engine says it serves.
 
@@ -223,15 +221,30 @@ class Registry:
         Returns:
             The change, or None if the answer is void, contradicts a declaration or says what is known.
         """
-        entry = self._entries.get(address)
-        if entry is None or entry.endpoint.generation != generation or entry.spec.models or not models:
+        entry = self._current(address, generation)
+        if entry is None or entry.spec.models or not models:
             return None
-        if (entry.endpoint.models, entry.secondary) == (models, secondary):
+        if entry.endpoint.models == models and entry.secondary == secondary:
             return None
         endpoint = msgspec.structs.replace(entry.endpoint, models=models)
-        self._entries[address] = _Entry(endpoint, entry.spec, secondary)
+        return self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, secondary=secondary))
+
+    def learn_capacity(self, address: str, generation: int, kv_tokens: int) -> Change | None:
+        """Note the size of an engine's KV cache, in tokens; a configured one stands. Returns what `learn` does."""
+        entry = self._current(address, generation)
+        if entry is None or entry.spec.kv_tokens is not None or entry.endpoint.kv_tokens == kv_tokens:
+            return None
+        endpoint = msgspec.structs.replace(entry.endpoint, kv_tokens=kv_tokens)
+        return self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, kv_tokens=kv_tokens))
+
+    def _current(self, address: str, generation: int) -> _Entry | None:
+        entry = self._entries.get(address)
+        return entry if entry is not None and entry.endpoint.generation == generation else None
+
+    def _learnt(self, entry: _Entry) -> Change:
+        self._entries[entry.spec.address] = entry
         self._publish()
-        return Change(updated=(endpoint,))
+        return Change(updated=(entry.endpoint,))
 
     def _unclaim(self, address: str, pool: str) -> None:
         claims = self._claims[address]
@@ -241,9 +254,7 @@ class Registry:
 
     def _settle(self, addresses: Iterable[str], *, force: bool) -> Change:
         """Bring the addresses' entries in line with their claims; `force` publishes even without a change."""
-        added: list[Endpoint] = []
-        removed: list[Endpoint] = []
-        updated: list[Endpoint] = []
+        added, removed, updated = list[Endpoint](), list[Endpoint](), list[Endpoint]()
         for address in addresses:
             old = self._entries.get(address)
             claim = next(reversed(self._claims[address].items())) if address in self._claims else None
@@ -267,13 +278,13 @@ class Registry:
         # One counter for all addresses: it grows for each of them and needs no memory of those that are gone.
         self._generation += 1
         endpoint = _endpoint(spec, pool, self._slots.take(), self._generation, spec.models)
-        self._entries[spec.address] = _Entry(endpoint, spec, _NO_MODELS)
+        self._entries[spec.address] = _Entry(endpoint, spec)
         return endpoint
 
     def _update(self, old: _Entry, spec: EndpointSpec) -> Endpoint:
         was = old.endpoint
-        endpoint = _endpoint(spec, was.pool, was.slot, was.generation, was.models)
-        self._entries[spec.address] = _Entry(endpoint, spec, old.secondary)
+        endpoint = _endpoint(spec, was.pool, was.slot, was.generation, was.models, old.kv_tokens)
+        self._entries[spec.address] = msgspec.structs.replace(old, endpoint=endpoint, spec=spec)
         return endpoint
 
     def _publish(self) -> None:
@@ -291,31 +302,15 @@ class Registry:
 
 
 class _Entry(msgspec.Struct, frozen=True):
-    """An endpoint with what was declared of it and which of its models are adapters or aliases."""
+    """An endpoint with what was declared and learnt of it; `secondary` are models that are adapters or aliases."""
 
     endpoint: Endpoint
     spec: EndpointSpec
-    secondary: frozenset[str]
+    secondary: frozenset[str] = _NO_MODELS
+    kv_tokens: int | None = None
 
     def is_same(self, pool: str, spec: EndpointSpec) -> bool:
         return self.endpoint.pool == pool and self.spec.models == spec.models
-
-
-class _Slots:
-    """Small integers, the lowest free one first."""
-
-    def __init__(self) -> None:
-        self._free: list[int] = []
-        self._next = 0
-
-    def take(self) -> int:
-        if self._free:
-            return heapq.heappop(self._free)
-        self._next += 1
-        return self._next - 1
-
-    def release(self, slot: int) -> None:
-        heapq.heappush(self._free, slot)
 
 
 def _with_models(spec: EndpointSpec, models: frozenset[str]) -> EndpointSpec:
@@ -323,16 +318,19 @@ def _with_models(spec: EndpointSpec, models: frozenset[str]) -> EndpointSpec:
     return msgspec.structs.replace(spec, models=spec.models or models, labels=dict(spec.labels))
 
 
-def _endpoint(spec: EndpointSpec, pool: str, slot: int, generation: int, models: frozenset[str]) -> Endpoint:
+def _endpoint(
+    spec: EndpointSpec, pool: str, slot: int, generation: int, models: frozenset[str], kv_tokens: int | None = None
+) -> Endpoint:
     return Endpoint(
         address=spec.address,
         pool=pool,
         models=models,
         slot=slot,
         generation=generation,
-        kv_tokens=spec.kv_tokens,
+        kv_tokens=kv_tokens if spec.kv_tokens is None else spec.kv_tokens,
         prefill_rate=spec.prefill_rate,
         labels=spec.labels,
+        metrics=spec.metrics,
     )
 
 

@@ -32,6 +32,9 @@ class PrefixIndex(Protocol):
     def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
         """Take back what was learnt by that stamp."""
 
+    def clear(self, slot: int) -> None:
+        """Forget what a slot holds: its engine has lost it, for instance by a restart."""
+
     def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
         """Learn from the cached tokens that an engine reports of a prompt of that length."""
 

@@ -89,6 +89,10 @@ class MixedIndex:
         """Take back what was learnt."""
         self._observed.forget(slot, blocks, stamp)
 
+    def clear(self, slot: int) -> None:
+        """Forget our own history of a slot; what it holds now its reports tell."""
+        self._observed.clear(slot)
+
     def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
         """Correct our own history, if that was what predicted."""
         if slot not in self._resident:

@@ -1,6 +1,7 @@
 """The state of the decision as plain data: taken from the parts that serve, put into fresh ones to explain elsewhere.
 
-Prompts are in it as hashes of their blocks, and of those only the last used ones. Sessions and open requests are not.
+Prompts are in it as hashes of their blocks, and of those only the last used ones. Sessions, reputations, open requests
+and what engines say of themselves are not.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that the next decision depends on, but for sessions.
+    """What the next decision depends on.
 
     Attributes:
         format: the notation's name.

@@ -35,6 +35,7 @@ class Terms(Sequence[CostTerms]):
         if isinstance(position, slice):
             return [self[place] for place in range(*position.indices(len(self)))]
         ranking, in_flight = self._ranking, self._in_flight[position]
+        filtered = position % len(self) in ranking.out if ranking.out else False
         prefill = ranking.prefills[position] if ranking.prefills else 0.0
         return CostTerms(
             endpoint=self._candidates[position],
@@ -46,5 +47,6 @@ class Terms(Sequence[CostTerms]):
             in_flight=in_flight,
             interference=prefill * ranking.interference * min(in_flight, ranking.most_interfering),
             backlog=prefill * ranking.backlog,
-            in_seconds=ranking.in_seconds,
+            filtered=filtered,
+            in_seconds=ranking.in_seconds and not filtered,
         )

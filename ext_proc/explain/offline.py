@@ -68,7 +68,7 @@ def _config_of(state: State, path: Path) -> Config:
 
 
 def _notes(state: State, kept: int) -> list[str]:
-    notes = ["decided by a written state: sessions and requests since then do not count"]
+    notes = ["decided by a written state, which holds no sessions, reputations or signals of engines"]
     blocks = sum(endpoint.blocks for endpoint in state.endpoints)
     if kept < blocks:
         notes.append(

@@ -77,9 +77,12 @@ def _table(candidates: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> Ta
         table.add_column(name, justify="right")
     for row in candidates:
         address = str(row["endpoint"])
-        costs = [row[name] for name in (*_TERMS, "cost_ms")] if in_seconds else [row["cost"]]
         cells = [_rank(address, chosen), address, f"{row['hit_tokens']:,}", f"{row['in_flight']:,}"]
-        table.add_row(*map(Text, (*cells, *map(_number, costs))))
+        if row.get("filtered"):
+            costs = [""] * (len(names) - 1) + ["filtered out"]
+        else:
+            costs = [_number(row[name]) for name in ((*_TERMS, "cost_ms") if in_seconds else ("cost",))]
+        table.add_row(*map(Text, (*cells, *costs)))
     return table
 
 

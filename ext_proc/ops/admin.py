@@ -183,7 +183,26 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "queue_ms": round(status.queue * 1e3, 3),
         "index_blocks": status.index_blocks,
         "reputation": round(status.reputation, 3),
+        "metrics": _metrics(status),
     }
+
+
+def _metrics(status: EndpointStatus) -> dict[str, Any]:
+    """What the engine says of itself; what it does not say is null."""
+    signals, interval = status.signals, status.interval
+    age = status.signals_age
+    shown: dict[str, Any] = {
+        "engine": status.engine or None,
+        "problem": status.metrics_problem or None,
+        "age_s": None if age is None else round(age, 3),
+    }
+    for name in ("waiting", "running", "kv_usage", "kv_tokens"):
+        shown[name] = None if signals is None else getattr(signals, name)
+    for name in ("ttft", "itl", "queue"):
+        times = None if interval is None else getattr(interval, name)
+        mean = None if times is None else times.mean
+        shown[f"{name}_ms"] = None if mean is None else round(mean * 1e3, 3)
+    return shown
 
 
 def _page(content: Any, status: int = 200) -> web.Response:

@@ -13,6 +13,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from ext_proc.core.model import Endpoint
+from ext_proc.core.signals import EngineSignals, Interval
 from ext_proc.ops import families
 from ext_proc.ops.text import printable
 
@@ -39,6 +40,11 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         queue: estimated wait for the work in front, seconds.
         index_blocks: blocks the prefix index believes it holds.
         reputation: its score among the endpoints of its pool, in [0, 1].
+        engine: the engine that its metrics are of; empty while unknown.
+        metrics_problem: why its metrics cannot be read; empty if they can.
+        signals: what it says of itself; None while unknown.
+        signals_age: seconds since it was last read; None if it never was.
+        interval: what it did between the latest two readings; None before the second.
     """
 
     endpoint: Endpoint
@@ -48,6 +54,11 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     queue: float = 0.0
     index_blocks: int = 0
     reputation: float = 1.0
+    engine: str = ""
+    metrics_problem: str = ""
+    signals: EngineSignals | None = None
+    signals_age: float | None = None
+    interval: Interval | None = None
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,6 +111,7 @@ class KvpickerCollector(Collector):
         for family, by_model in (
             (families.DURATION_SECONDS, metrics.durations),
             (families.FIRST_BYTE_SECONDS, metrics.first_bytes),
+            (families.FIRST_TOKEN_SECONDS, metrics.first_tokens),
         ):
             yield _histogram(family, {(model,): histogram for model, histogram in by_model.items()})
 
@@ -130,6 +142,8 @@ def _endpoint_gauges(statuses: Sequence[EndpointStatus]) -> Iterator[Metric]:
         (families.INDEX_BLOCKS, [status.index_blocks for status in statuses]),
     ):
         yield _filled(family, zip(labels, values, strict=True))
+    ages = [(at, status.signals_age) for at, status in zip(labels, statuses, strict=True)]
+    yield _filled(families.SCRAPE_AGE, [(at, age) for at, age in ages if age is not None])
     states = [status.state for status in statuses]
     yield _filled(families.STATE, [((*at, state), 1) for at, state in zip(labels, states, strict=True)])
 

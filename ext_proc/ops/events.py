@@ -25,6 +25,7 @@ class Event(enum.Enum):
     ENDPOINTS_CHANGED = ("endpoints_changed", "info", "Endpoints were added to a pool or removed from it.")
     ENDPOINTS_REJECTED = ("endpoints_rejected", "error", "An endpoints file is unusable; the last good list stays.")
     SOURCE_FAILED = ("source_failed", "warning", "Something kvpicker learns from cannot be read.")
+    SOURCE_RECOVERED = ("source_recovered", "info", "What could not be read can be read again.")
     SERVER_STARTED = ("server_started", "info", "A server of kvpicker listens.")
     SERVER_STOPPED = ("server_stopped", "info", "A server of kvpicker has stopped.")
     LINES_SUPPRESSED = ("lines_suppressed", "warning", "Lines that were held back and have not been counted elsewhere.")

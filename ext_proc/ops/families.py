@@ -58,6 +58,12 @@ DURATION_SECONDS = _histogram(
 FIRST_BYTE_SECONDS = _histogram(
     "first_byte_seconds", "From a request sent to an engine to the first byte of its headers.", LATENCY_BUCKETS, "model"
 )
+FIRST_TOKEN_SECONDS = _histogram(
+    "time_to_first_token_seconds",
+    "From a decision to the first token of a streamed answer, where Envoy shows it (--first-token).",
+    LATENCY_BUCKETS,
+    "model",
+)
 PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens that engines reported.", "endpoint")
 COMPLETION_TOKENS = _counter("completion_tokens", "Generated tokens that engines reported.", "endpoint")
 CACHED_PREDICTED = _counter(
@@ -90,6 +96,11 @@ TOKENS_IN_FLIGHT = _gauge("endpoint_tokens_in_flight", "Tokens in flight at an e
 QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in front.", "endpoint", "pool")
 STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
 INDEX_BLOCKS = _gauge("endpoint_index_blocks", "Blocks the index believes an endpoint holds.", "endpoint", "pool")
+SCRAPES = _counter("scrape_attempts", "Readings of engines' metrics, by result: ok or what was wrong.", "result")
+SCRAPE_MISSING = _counter(
+    "scrape_missing", "Load signals that an engine usually gives and that were not on its page.", "engine", "signal"
+)
+SCRAPE_AGE = _gauge("scrape_age_seconds", "Time since an engine's metrics were read.", "endpoint", "pool")
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 

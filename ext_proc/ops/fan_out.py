@@ -36,6 +36,11 @@ class FanOut:
         for observer in self._observers:
             observer.failed(reason, error)
 
+    def first_token(self, decision: Decision, seconds: float) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.first_token(decision, seconds)
+
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Forward it."""
         for observer in self._observers:

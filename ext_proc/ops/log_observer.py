@@ -156,6 +156,7 @@ def _finished(decision: Decision, outcome: Outcome) -> dict[str, object]:
         "hit_tokens": decision.hit_tokens,
         "cached_tokens": usage.cached_tokens,
         "completion_tokens": usage.completion_tokens,
+        "first_token_ms": None if outcome.first_token is None else round(outcome.first_token * 1e3, 1),
         "duration_ms": round(outcome.duration * 1e3, 1),
         "reason": decision.reason,
     }

@@ -31,6 +31,7 @@ class Metrics(NoObserver):
         self.decision_seconds = Histogram(families.DECISION_BUCKETS)
         self.durations: dict[str, Histogram] = {}
         self.first_bytes: dict[str, Histogram] = {}
+        self.first_tokens: dict[str, Histogram] = {}
         self._rejected: set[str] = set()
         self._models = ModelLabels(served)
         # Looked up once, because each look-up hashes a whole family.
@@ -43,6 +44,8 @@ class Metrics(NoObserver):
         self._predicted = self.tallies[families.CACHED_PREDICTED]
         self._actual = self.tallies[families.CACHED_ACTUAL]
         self._entries = self.tallies[families.ACCESS_LOG_ENTRIES]
+        self._scrapes = self.tallies[families.SCRAPES]
+        self._missing = self.tallies[families.SCRAPE_MISSING]
 
     def decided(self, decision: Decision, seconds: float) -> None:
         """Count the decision and the time it took."""
@@ -62,6 +65,10 @@ class Metrics(NoObserver):
     def failed(self, reason: str, error: BaseException | None = None) -> None:
         """Count the failure by its reason."""
         self.tallies[families.EXCHANGE_FAILURES].add((reason,))
+
+    def first_token(self, decision: Decision, seconds: float) -> None:
+        """Count the time to the first token."""
+        _histogram(self.first_tokens, self._models.label(decision.request.model)).observe(seconds)
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Count the request by its ending, its times and its tokens."""
@@ -102,6 +109,12 @@ class Metrics(NoObserver):
     def access_log_entry(self, result: str) -> None:
         """Count an entry of Envoy's access log by what became of it."""
         self._entries.counts[(result,)] += 1
+
+    def scraped(self, result: str, engine: str, missing: tuple[str, ...]) -> None:
+        """Count a reading of an engine's metrics, and what was missing on the page."""
+        self._scrapes.counts[(result,)] += 1
+        for signal in missing:
+            self._missing.counts[engine, signal] += 1
 
     def forget_endpoints(self, known: AbstractSet[str]) -> None:
         """Drop the counts of endpoints that are gone, so that churn does not pile up series."""

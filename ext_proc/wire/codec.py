@@ -24,6 +24,7 @@ from ext_proc.core.names import (
     READ_HEADERS,
     REFUSED_KEY,
     REQUEST_ID,
+    SERVED,
     SHOWN_KEY,
     SUBSET,
     SUBSET_NAMESPACE,
@@ -79,6 +80,9 @@ def _decode(message: bytes) -> Event | None:
         return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream)
     if name == "request_headers":
         return _decode_headers(request)
+    if name == "response_body":
+        piece = request.response_body
+        return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, _served(request))
     if name is None:
         return None
     return Message(Kind[name.upper()])
@@ -156,6 +160,12 @@ def _asker(request: ProcessingRequest) -> str:
     """Read the address of a client that asks for an explanation; empty if none asks."""
     groups = (group.fields for group in request.attributes.values())
     return next((fields[ASKER].string_value for fields in groups if ASKER in fields), "")
+
+
+def _served(request: ProcessingRequest) -> str | None:
+    """Read which endpoint Envoy tried last."""
+    fields = request.metadata_context.filter_metadata
+    return fields[LB_NAMESPACE].fields[SERVED].string_value or None if LB_NAMESPACE in fields else None
 
 
 def _subset(request: ProcessingRequest) -> Collection[str] | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import grpc
 from google.protobuf.message import DecodeError
 
-from ext_proc.core.exchange import Continue, Exchange, Ignore, Refuse
+from ext_proc.core.exchange import Continue, Exchange, Ignore, Refuse, State
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
 from ext_proc.wire.codec import Encoder, decode, encode_refusal
@@ -37,7 +37,9 @@ class ExtProcSession:
             return _NOTHING
         action = self._exchange.receive(event)
         if isinstance(action, Continue):
-            return Reply(self._encoder.encode(action), action.finished)
+            # Only the time is still waited for; without us Envoy passes the answer all the same.
+            optional = self._exchange.state is State.AWAIT_TOKEN
+            return Reply(self._encoder.encode(action), action.finished, optional=optional)
         if isinstance(action, Ignore):
             return _NOTHING
         if isinstance(action, Refuse):

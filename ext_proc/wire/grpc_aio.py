@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from ext_proc.wire.transport import FAULT, OPTIONS, Method, Reply, Session, report_fault
+from ext_proc.wire.transport import FAULT, OPTIONS, Method, Reply, Session, Waiting, report_fault
 
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is generic in stubs only
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
@@ -26,7 +26,8 @@ class AioTransport:
     def __init__(self, methods: Iterable[Method]) -> None:
         self._server = grpc.aio.server(options=OPTIONS)
         self._streams: set[asyncio.Task[Any]] = set()
-        self._server.add_generic_rpc_handlers(tuple(_handlers(methods, self._streams)))
+        self._waiting: Waiting[_Ended] = Waiting(_end)
+        self._server.add_generic_rpc_handlers(tuple(_handlers(methods, self._streams, self._waiting)))
 
     def listen(self, address: str) -> int:
         """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible."""
@@ -40,30 +41,57 @@ class AioTransport:
         await self._server.start()
 
     async def stop(self, grace: float) -> None:
-        """Take no further streams, and cut those that still run after `grace` seconds."""
+        """Take no further streams, end the optional ones, and cut those that still run after `grace` seconds."""
+        self._waiting.end()
         await self._server.stop(grace)
         if self._streams:  # cut, but not all of them have noticed: from Python 3.13 on they do so later
             await asyncio.wait(self._streams, timeout=_NOTICE_S)
 
 
-def _handlers(methods: Iterable[Method], streams: set[asyncio.Task[Any]]) -> list[grpc.GenericRpcHandler]:
+_Ended: TypeAlias = "asyncio.Future[None]"
+
+
+def _end(stream: _Ended) -> None:
+    if not stream.done():
+        stream.set_result(None)
+
+
+async def _read_optional(context: _Context, waiting: Waiting[_Ended]) -> Any:
+    """Return the next message, or None once the stream is to end without it."""
+    ended: _Ended = asyncio.get_running_loop().create_future()
+    reading = asyncio.ensure_future(context.read())
+    reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody may be left to ask for it
+    waiting.add(ended)
+    try:
+        await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        waiting.discard(ended)
+    return await reading if reading.done() else None
+
+
+def _handlers(
+    methods: Iterable[Method], streams: set[asyncio.Task[Any]], waiting: Waiting[_Ended]
+) -> list[grpc.GenericRpcHandler]:
     """Make the handlers of a server; messages stay bytes on both sides."""
     return [
         grpc.method_handlers_generic_handler(
-            method.service, {method.name: grpc.stream_stream_rpc_method_handler(_handler(method.open, streams))}
+            method.service,
+            {method.name: grpc.stream_stream_rpc_method_handler(_handler(method.open, streams, waiting))},
         )
         for method in methods
     ]
 
 
-def _handler(open_session: Callable[[], Session], streams: set[asyncio.Task[Any]]) -> _Handler:
+def _handler(
+    open_session: Callable[[], Session], streams: set[asyncio.Task[Any]], waiting: Waiting[_Ended]
+) -> _Handler:
     async def handle(_messages: Any, context: _Context) -> None:
         task = asyncio.current_task()
         if task is not None:
             streams.add(task)
             task.add_done_callback(streams.discard)
         try:
-            last = await _pump(open_session(), context)
+            last = await _pump(open_session(), context, waiting)
         except Exception as error:  # noqa: BLE001  a session of any kind may fail in any way
             report_fault(error)
             last = Reply(None, True, grpc.StatusCode.INTERNAL, FAULT)
@@ -75,15 +103,19 @@ def _handler(open_session: Callable[[], Session], streams: set[asyncio.Task[Any]
     return handle
 
 
-async def _pump(session: Session, context: _Context) -> Reply:
+async def _pump(session: Session, context: _Context, waiting: Waiting[_Ended]) -> Reply:
     """Carry one stream and return what is still to be sent.
 
     The end of a stream and its cancellation are both normal ends.
     """
     delivered = True
     finished = None
+    optional = False
     try:
-        while (message := await context.read()) is not grpc.aio.EOF:
+        while (message := await (_read_optional(context, waiting) if optional else context.read())) is not grpc.aio.EOF:
+            if message is None:
+                finished = Reply()
+                break
             reply = session.receive(message)
             if not isinstance(reply, Reply):
                 reply = await reply
@@ -94,6 +126,7 @@ async def _pump(session: Session, context: _Context) -> Reply:
             if reply.finished:
                 finished = reply._replace(message=None)
                 break
+            optional = reply.optional
     finally:
         last = session.close(delivered=delivered)
     return finished or last

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from ext_proc.wire.grpc_stream import Event, Stream, cygrpc, refuse
-from ext_proc.wire.transport import OPTIONS, Method, report_fault
+from ext_proc.wire.transport import OPTIONS, Method, Waiting, report_fault
 
 CALLS_ASKED_FOR: Final = 128
 """New streams that the library may hand over before we come round to ask for more."""
@@ -75,6 +75,7 @@ class QueueTransport:
         self._server = cygrpc.Server(OPTIONS, False)
         self._server.register_completion_queue(self._queue)
         self._stopping = False
+        self._waiting: Waiting[Stream] = Waiting(Stream.end)
         self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake = -1
@@ -102,11 +103,12 @@ class QueueTransport:
         self._thread.start()
 
     async def stop(self, grace: float) -> None:
-        """Take no further streams, and cut those that still run after `grace` seconds."""
+        """Take no further streams, end the optional ones, and cut those that still run after `grace` seconds."""
         if self._thread is None:
             return
         if not self._stopping:
             self._stopping = True
+            self._waiting.end()
             self._server.shutdown(self._queue, self._all_ended)
         try:
             await asyncio.wait_for(asyncio.shield(self._drained), grace)
@@ -172,7 +174,7 @@ class QueueTransport:
         if open_session is None:
             refuse(event.call)
         else:
-            Stream(event.call, open_session)
+            Stream(event.call, open_session, self._waiting)
 
     def _all_ended(self, _event: Event) -> None:
         self._drained.set_result(None)

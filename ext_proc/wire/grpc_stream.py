@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
-from ext_proc.wire.transport import FAULT, Reply, Session, report_fault
+from ext_proc.wire.transport import FAULT, Reply, Session, Waiting, report_fault
 
 try:
     cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
@@ -32,12 +32,15 @@ class Stream:
     Args:
         call: the call that the library accepted.
         open_session: opens our side of it.
+        waiting: learns when the stream may be ended.
     """
 
-    __slots__ = ("_begun", "_call", "_delivered", "_session", "_task")
+    __slots__ = ("_begun", "_call", "_delivered", "_optional", "_session", "_task", "_waiting")
 
-    def __init__(self, call: Any, open_session: Callable[[], Session]) -> None:
+    def __init__(self, call: Any, open_session: Callable[[], Session], waiting: Waiting[Stream]) -> None:
         self._call = call
+        self._waiting = waiting
+        self._optional = False
         self._begun = False
         self._delivered = True
         self._session: Session | None = None
@@ -59,6 +62,7 @@ class Stream:
             self._close()
             return
         self._delivered = True
+        self._waits_no_more()
         message = event.batch_operations[-1].message()
         session = self._session
         if session is None:
@@ -94,6 +98,7 @@ class Stream:
         elif self._begun:
             # Not together with the next read: that may end with the stream, and hide that this was written.
             self._delivered = False
+            self._optional = reply.optional
             self._start((cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),), self._written)
         else:
             self._delivered = False
@@ -113,6 +118,13 @@ class Stream:
             return
         self._delivered = True
         self._read()
+        if self._optional and self._call is not None:
+            self._waiting.add(self)
+
+    def end(self) -> None:
+        """End in good order, though the peer may have more to say."""
+        self._close()
+        self._finish(_NOTHING)
 
     def _finish(self, reply: Reply) -> None:
         """Send the last answer, if there is one, together with the status."""
@@ -134,8 +146,14 @@ class Stream:
     def _over(self, _event: Event) -> None:
         """Let the call go, which the library waits for; batches that are still open complete by themselves."""
         self._call = None
+        self._waits_no_more()
         if self._task is not None:
             self._task.cancel()
+
+    def _waits_no_more(self) -> None:
+        if self._optional:
+            self._optional = False
+            self._waiting.discard(self)
 
     def _start(self, operations: Any, tag: Callable[[Event], None]) -> None:
         if self._call is None:

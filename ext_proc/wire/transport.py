@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, NamedTuple, Protocol
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import grpc
 
@@ -23,6 +23,8 @@ OPTIONS: Final[tuple[tuple[str, int], ...]] = (
 )
 """Channel arguments of a server, whatever transport it uses (grpc/impl/channel_arg_names.h)."""
 
+Stream = TypeVar("Stream")
+
 FAULT: Final = "internal error"
 """What a peer is told when a session raised; the rest is not its business."""
 
@@ -35,12 +37,15 @@ class Reply(NamedTuple):
         finished: True to end the stream with `status` after the answer.
         status: gRPC status of a finished stream.
         details: text that goes with a status other than OK.
+        optional: True if the peer loses nothing should the stream end in good order before its next message; heeded
+            from the second answer of a stream on.
     """
 
     message: bytes | None = None
     finished: bool = False
     status: grpc.StatusCode = grpc.StatusCode.OK
     details: str = ""
+    optional: bool = False
 
 
 class Session(Protocol):
@@ -76,7 +81,38 @@ class Transport(Protocol):
         """Begin to take streams; all addresses are listened on by then."""
 
     async def stop(self, grace: float) -> None:
-        """Take no further streams, and cut those that still run after `grace` seconds."""
+        """Take no further streams, end the optional ones, and cut those that still run after `grace` seconds."""
+
+
+class Waiting(Generic[Stream]):
+    """The streams whose next message is optional, until somebody ends them all.
+
+    Args:
+        end: ends one in good order.
+    """
+
+    def __init__(self, end: Callable[[Stream], None]) -> None:
+        self._end = end
+        self._streams: set[Stream] = set()
+        self._ended = False
+
+    def add(self, stream: Stream) -> None:
+        """Remember a stream; one that comes too late ends at once."""
+        if self._ended:
+            self._end(stream)
+        else:
+            self._streams.add(stream)
+
+    def discard(self, stream: Stream) -> None:
+        """Forget a stream, known or not."""
+        self._streams.discard(stream)
+
+    def end(self) -> None:
+        """End them all."""
+        self._ended = True
+        streams, self._streams = self._streams, set()
+        for stream in streams:
+            self._end(stream)
 
 
 def report_fault(error: BaseException) -> None:

@@ -19,8 +19,10 @@ import pytest
 
 from ext_proc.app import Service
 from ext_proc.config import load
+from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Ending
 from ext_proc.core.names import EXT_PROC_SERVICE
+from ext_proc.sim.engine import EngineOptions, SimEngine
 from tests.unit.wire.picking import body_message, headers_message
 from tests.waiting import until
 
@@ -168,6 +170,55 @@ async def test_a_source_that_is_given_up_no_longer_counts_as_broken(running: Run
     await until(lambda: running.service._degraded()["config"])
     running.write(CONFIG.format(strategy="random"))
     await until(lambda: not running.service._degraded()["config"])
+
+
+async def test_an_engines_metrics_reach_the_pages_and_the_index(tmp_path: Path) -> None:
+    """What an engine says is seen, its memory bounds the index, and its idle cache keeps its prefixes (C17)."""
+    async with SimEngine(EngineOptions(name="e", kv_tokens=4096)) as engine:
+        running = Running(tmp_path / "kvpicker.yaml")
+        quick = "scrape: {interval_s: 0.1, idle_interval_s: 0.1}\n"
+        running.write(
+            quick + CONFIG.format(strategy="random").replace('"127.0.0.1:1", "127.0.0.1:2"', f'"{engine.address}"')
+        )
+        running.service = Service(load(running.path), running.path, running.output)
+        async with running.service as service:
+
+            async def shown() -> dict[str, Any]:
+                (endpoint,) = (await running.page("/debug/endpoints"))["endpoints"]
+                return dict(endpoint)
+
+            async def is_read() -> bool:
+                return (await shown())["metrics"]["running"] == 0.0
+
+            await until(is_read)
+            assert (await shown())["kv_tokens"] == 4096
+            assert (await shown())["metrics"]["engine"] == "vllm"
+            assert 'kvpicker_degraded{reason="metrics"} 0.0' in await running.page("/metrics")
+            endpoint = service._core.registry.snapshot.endpoints[0]
+            service._core.index.learn(endpoint.slot, [1, 2, 3])
+            seen = service._core.signals.of(endpoint.slot, 0.0)
+            await until(lambda: service._core.signals.of(endpoint.slot, 0.0) is not seen)
+            assert (await shown())["index_blocks"] == 3
+            running.write(CONFIG.format(strategy="random"))
+            await until(lambda: bool(running.logged("config_applied")))
+            assert service._core.signals.age(endpoint.slot, 0.0) is None
+            running.write(CONFIG.format(strategy="random") + "scrape: {enabled: false}\n")
+            await until(lambda: not service._scraper._watches)
+
+
+async def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its variable kvpicker does not start, and a reload that needs one is refused; the value is on no page."""
+    running = Running(tmp_path / "kvpicker.yaml")
+    text = CONFIG.format(strategy="random") + "scrape: {token_env: KVPICKER_TEST_TOKEN}\n"
+    running.write(text)
+    with pytest.raises(ConfigError, match=r"scrape\.token_env: the environment variable that it names is not set"):
+        Service(load(running.path), running.path, running.output)
+    monkeypatch.setenv("KVPICKER_TEST_TOKEN", "s3cret")
+    async with Service(load(running.path), running.path, running.output) as running.service:
+        assert "s3cret" not in json.dumps(await running.page("/debug/config"))
+        monkeypatch.delenv("KVPICKER_TEST_TOKEN")
+        running.write(text + "drain_s: 1\n")
+        await until(lambda: bool(running.logged("config_rejected")))
 
 
 async def test_ready_page_follows_the_service(running: Running) -> None:

@@ -104,6 +104,7 @@ async def running_stack(
     addresses: Sequence[str] = (),
     strategy: str = "least-wait",
     pool: str = "",
+    transport: str = "auto",
     **options: Any,
 ) -> AsyncIterator[Stack]:
     """Start engines, kvpicker and Envoy, and stop them in the end.
@@ -114,6 +115,7 @@ async def running_stack(
         addresses: engines that run already.
         strategy: how kvpicker ranks them.
         pool: further YAML lines of the pool.
+        transport: how kvpicker speaks gRPC.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
     stack = Stack(folder)
@@ -126,6 +128,7 @@ async def running_stack(
         stack.list_engines([*(engine.address for engine in stack.engines), *addresses])
         stack.config.write_text(f"""
 listen: ["127.0.0.1:0"]
+transport: {transport}
 admin: {{listen: "127.0.0.1:0"}}
 drain_s: 0
 envoy: {{endpoints_file: {stack.eds_file}}}

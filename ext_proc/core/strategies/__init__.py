@@ -42,8 +42,11 @@ class Ranking(msgspec.Struct, gc=False):
         interference: for explanations, the same per request in flight there.
         most_interfering: requests in flight beyond so many add nothing more.
         in_seconds: True if each cost is the sum of the seconds above.
+        out: for explanations, positions of candidates that the strategy itself filtered out; their costs mean no more
+            than that they come last.
         filters: for explanations, what filters of the strategy's own left.
-        reason: for explanations, the reason code if the lowest cost wins; empty leaves it to the picker.
+        favourite: position of the candidate that wins whatever it costs; None lets the lowest cost win.
+        reason: for explanations, why the favourite is one, as a reason code.
     """
 
     costs: list[float]
@@ -55,8 +58,10 @@ class Ranking(msgspec.Struct, gc=False):
     interference: float = 0.0
     most_interfering: int = 0
     in_seconds: bool = False
+    out: frozenset[int] = frozenset()
     filters: tuple[FilterReport, ...] = ()
-    reason: str = ""
+    favourite: int | None = None
+    reason: str = "rank"
 
 
 class Context(msgspec.Struct, gc=False):

@@ -69,6 +69,8 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         works=ranking.works and _spread(ranking.works, places, count, max(ranking.works)),
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
+        favourite=None if ranking.favourite is None else places[ranking.favourite],
+        out=frozenset(range(count)) - {place for row, place in enumerate(places) if row not in ranking.out},
     )
 
 

@@ -12,7 +12,8 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
     """Return a stranger's ranking, fit for use.
 
     Raises:
-        ValueError: it has not one finite number for each candidate, or a prefill time below 0.
+        ValueError: it has not one finite number for each candidate, a prefill time below 0, or a favourite that is
+            none of them.
         TypeError: what it says beside is of the wrong kind.
     """
     ranking.costs = costs = list(ranking.costs)
@@ -25,14 +26,18 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
         raise ValueError("a strategy must give finite numbers")
     if prefills and min(prefills) < 0:
         raise ValueError("a strategy must not give negative prefill times")
-    if ranking.filters or ranking.reason:
-        _check_words(ranking)
+    if ranking.out:
+        ranking.out = frozenset(ranking.out)
+    if ranking.filters or ranking.favourite is not None:
+        _check_rest(ranking)
     return ranking
 
 
-def _check_words(ranking: Ranking) -> None:
+def _check_rest(ranking: Ranking) -> None:
     ranking.filters = tuple(ranking.filters)
     if not all(isinstance(report, FilterReport) for report in ranking.filters):
         raise TypeError("a strategy must report on filters by FilterReport")
+    if ranking.favourite is not None and ranking.favourite not in range(len(ranking.costs)):
+        raise ValueError("a strategy's favourite must be one of the candidates")
     if not isinstance(ranking.reason, str):
         raise TypeError("a strategy must give its reason as text")

@@ -38,13 +38,10 @@ class SessionAffinity:
         self._then = then or LeastWait()
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
-        """Cost the session's endpoint less than all others, which the other strategy ranks."""
+        """Rank as the other strategy does, and have the session's endpoint win."""
         ranking = self._then.rank(request, candidates, context)
         address = context.knowledge.tied(request, context.now)
         place = next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)
         if address is None or place is None:
             return ranking
-        costs = list(ranking.costs)
-        lowest = min(costs)
-        costs[place] = lowest - max(1.0, abs(lowest))
-        return msgspec.structs.replace(ranking, costs=costs, reason="session")
+        return msgspec.structs.replace(ranking, favourite=place, reason="session")

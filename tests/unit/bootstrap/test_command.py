@@ -22,10 +22,17 @@ def call(*arguments: str) -> int:
 
 def test_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     """Without --output the configuration goes to stdout, headed by the command that renders it again."""
-    assert call("--processor", "unix:/run/kv picker.sock", "--retries", "1", "--admin", "none") == 0
+    assert call("--processor", "unix:/run/kv picker.sock", "--retries", "1", "--admin", "none", "--first-token") == 0
     first = capsys.readouterr().out.splitlines()[0]
     command = "kvpicker envoy-config --profile lean --processor 'unix:/run/kv picker.sock' --admin none --retries 1"
-    assert first == f"# Rendered by: {command}"
+    assert first == f"# Rendered by: {command} --first-token"
+
+
+def test_first_token_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
+    """The off form renders what no form renders."""
+    assert call("--first-token", "--no-first-token") == call() == 0
+    without, default = capsys.readouterr().out.split("# Rendered by: ")[1:]
+    assert without == default
 
 
 def test_bad_option(tmp_path: Path) -> None:

@@ -45,8 +45,8 @@ def test_golden_is_valid(golden: Path, tmp_path: Path) -> None:
 
 
 def test_goldens_exist() -> None:
-    """There is a golden per way of failing."""
-    assert [path.name for path in GOLDENS] == ["lean-fail-closed.yaml", "lean.yaml"]
+    """There is a golden per way of failing, and one that shows the first tokens."""
+    assert [path.name for path in GOLDENS] == ["lean-fail-closed.yaml", "lean-first-token.yaml", "lean.yaml"]
 
 
 VARIATIONS: dict[str, dict[str, Any]] = {
@@ -56,6 +56,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "ipv6": {"listen": "[::1]:8080", "endpoints": ("[fd00::10]:8000",)},
     "no admin": {"admin": None},
     "sessions": {"session_header": "x-thread", "session_cookie": "chat_id"},
+    "first token": {"first_token": True, "failure_mode": "closed"},
     "small": {"body_limit": 1000, "retries": 0, "log_buffer": 1, "message_timeout": 0.2},
 }
 
@@ -108,6 +109,23 @@ def test_discovery_by_kind_of_address() -> None:
     assert cluster("kvpicker_processors", named)["type"] == "STRICT_DNS"
     assert cluster("kvpicker_access_log_0", named)["type"] == "STRICT_DNS"
     assert cluster("kvpicker_access_log_1", named)["type"] == "STATIC"
+
+
+def processing_mode(chain: list[dict[str, Any]]) -> dict[str, str]:
+    """What the ext_proc filter of a chain sends to the processor."""
+    found = next(entry for entry in chain if entry["name"] == "envoy.filters.http.ext_proc")
+    mode: dict[str, str] = found["typed_config"]["processing_mode"]
+    return mode
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_answers_are_shown_on_demand_only(*, shown: bool) -> None:
+    """The option concerns ordinary requests; an upgraded connection has no first token."""
+    options = EnvoyOptions(first_token=shown)
+    chain = render(options)["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]["typed_config"]
+    modes = [processing_mode(filters) for filters in (chain["http_filters"], chain["upgrade_configs"][0]["filters"])]
+    assert [mode.get("response_body_mode", "NONE") for mode in modes] == ["STREAMED" if shown else "NONE", "NONE"]
+    assert {mode["response_header_mode"] for mode in modes} == {"SKIP"}
 
 
 def test_one_access_log_per_processor() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ext_proc.config import Config, EndpointConfig, load, parse, parse_endpoints
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
 BAD_CONFIGS = sorted((Path(__file__).parents[2] / "data" / "bad_configs").glob("*.yaml"))
@@ -110,6 +111,37 @@ def test_an_endpoint_carries_what_is_known_of_it() -> None:
         "endpoints: [{address: '10.0.0.1:80', kv_tokens: 9, prefill_rate: 8000, labels: {gpu: h100}}]"
     )
     assert (spec.kv_tokens, spec.prefill_rate, spec.labels) == (9, 8000.0, {"gpu": "h100"})
+
+
+@pytest.mark.parametrize("text", ["/metrics ", "metrics", " /metrics"])
+def test_c14_a_metrics_path_is_mended(text: str) -> None:
+    """Blanks around it and a missing slash do not lead every reading astray."""
+    config = parse(
+        f"pools: {{chat: {{metrics_path: '{text}', endpoints: [{{address: '10.0.0.1:80', metrics_path: '{text}'}}]}}}}"
+    )
+    assert config.pools["chat"].metrics_path == "/metrics"
+    assert config.pools["chat"].specs[0].metrics == MetricsSource(path="/metrics")
+
+
+def test_an_endpoint_says_how_its_metrics_are_read() -> None:
+    """Engine and port reach the endpoint, from a file of endpoints too."""
+    (spec,) = parse_endpoints("endpoints: [{address: '10.0.0.1:80', engine: triton, metrics_port: 8002}]")
+    assert spec.metrics == MetricsSource("triton", None, 8002)
+
+
+def test_readings_are_believed_for_longer_than_the_longest_interval() -> None:
+    """An idle engine that is read on time is never stale, whatever the intervals are."""
+    for intervals in ("{}", "{interval_s: 30}", "{idle_interval_s: 60}"):
+        scrape = parse(SMALL + f"scrape: {intervals}\n").scrape
+        assert scrape.fresh_s >= max(scrape.interval_s, scrape.idle_interval_s) + 2 * scrape.interval_s
+
+
+def test_a_token_in_the_file_is_not_repeated() -> None:
+    """Who writes the token in place of a variable's name does not find it in the log."""
+    with pytest.raises(ConfigError) as caught:
+        parse(SMALL + "scrape: {token_env: 'Bearer s3cret'}\n")
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.path == "scrape.token_env"
 
 
 def test_a_file_of_endpoints_may_be_empty_only_on_purpose() -> None:

@@ -31,8 +31,13 @@ class Notes(NoObserver):
 
     def __init__(self) -> None:
         self.finishes: list[tuple[Decision, Outcome]] = []
+        self.first_tokens: list[tuple[Decision, float]] = []
         self.failures: list[tuple[str, BaseException]] = []
         self.states: list[tuple[str, str]] = []
+
+    def first_token(self, decision: Decision, seconds: float) -> None:
+        """Keep it."""
+        self.first_tokens.append((decision, seconds))
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Keep it."""

@@ -23,7 +23,8 @@ from ext_proc.core.prompts import RequestHead
 from tests.unit.wire.picking import CHAT, Picking
 
 PATHS = ("/v1/chat/completions", "/v1/models", "/v1/embeddings", "/nothing")
-BODIES = (CHAT, b"", b"{", b"[]", b'{"model":"unknown"}', b'{"model":"acme/chat-8b"}')
+STREAM = CHAT[:-1] + b',"stream":true}'
+BODIES = (CHAT, STREAM, b"data: {}\n\n", b": ping\n\n", b"", b"{", b"[]", b'{"model":"unknown"}')
 
 
 class ExchangeWalk(RuleBasedStateMachine):
@@ -35,6 +36,8 @@ class ExchangeWalk(RuleBasedStateMachine):
         self.exchange: Exchange = self.picking.exchange()
         self.picks = 0
         self.over = False
+        self.arrived = False
+        self.shown = False
 
     @initialize(
         path=st.sampled_from(PATHS),
@@ -48,6 +51,7 @@ class ExchangeWalk(RuleBasedStateMachine):
         self, path: str, mode: BodyMode, response: BodyMode, *, end: bool, observing: bool, begins_with_headers: bool
     ) -> None:
         """Send the headers, in most walks."""
+        self.shown = response is BodyMode.STREAMED
         if begins_with_headers:
             head = RequestHead(path=path, content_type="application/json")
             self.check(
@@ -67,7 +71,8 @@ class ExchangeWalk(RuleBasedStateMachine):
     @precondition(lambda self: not self.over)
     @rule(kind=st.sampled_from(list(Kind)[1:]), body=st.sampled_from(BODIES), end=st.booleans())
     def message(self, kind: Kind, body: bytes, *, end: bool) -> None:
-        """Send any further message."""
+        """Send any further message; it proves that the answers before it arrived."""
+        self.arrived = self.picks > 0
         self.check(kind, self.exchange.receive(Message(kind, body, end)))
 
     @precondition(lambda self: not self.over)
@@ -77,7 +82,7 @@ class ExchangeWalk(RuleBasedStateMachine):
         self.exchange.close(delivered=delivered)
         self.over = True
         if not delivered:
-            assert self.picking.in_flight() == 0
+            assert self.picking.in_flight() == (self.picks if self.arrived else 0)
 
     def check(self, kind: Kind, action: Action) -> None:
         """Hold an answer against the rules."""
@@ -90,6 +95,20 @@ class ExchangeWalk(RuleBasedStateMachine):
         else:
             assert isinstance(action, Refuse | Abort)
             self.over = True
+
+    @invariant()
+    def first_tokens_are_of_shown_streams(self) -> None:
+        """A first token is noted once, after the pick, where the data plane shows answers; then the stream is over."""
+        noted = len(self.picking.notes.all("first_token"))
+        assert noted <= (self.picks if self.shown else 0)
+        assert self.over or not noted
+
+    @invariant()
+    def waits_for_tokens_of_shown_streams_only(self) -> None:
+        """No other stream outlives its pick."""
+        if self.exchange.state is State.AWAIT_TOKEN:
+            assert self.shown
+            assert self.picks == 1
 
     @precondition(lambda self: self.over)
     @rule()

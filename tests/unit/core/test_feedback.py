@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from ext_proc.core.health import HealthState
@@ -306,3 +307,52 @@ def test_an_answer_says_that_all_before_it_is_prefilled(fleet: Fleet) -> None:
     made = fleet.occupy(0, 3, tokens=80_000)
     fleet.settle(made[1])
     assert fleet.load(0).busy_until == pytest.approx(fleet.now + made[2].terms[0].prefill)
+
+
+def test_the_first_token_is_told_with_the_outcome(fleet: Fleet) -> None:
+    """The time counts from the decision, is observed at once, and belongs to the outcome, or to the lost one."""
+    settled, lost = fleet.pick(), fleet.pick()
+    fleet.now += 0.25
+    fleet.feedback.first_token(settled.id, fleet.now)
+    fleet.feedback.first_token(lost.id, fleet.now, "10.0.0.13:8000")
+    assert [seconds for _, seconds in fleet.notes.first_tokens] == [0.25, 0.25]
+    fleet.settle(settled)
+    fleet.feedback.expire(fleet.now + 10_000)
+    told = [(outcome.ending, outcome.first_token) for _, outcome in fleet.notes.finishes]
+    assert told == [(Ending.OK, 0.25), (Ending.LOST, 0.25)]
+    assert fleet.notes.finishes[1][1].served == "10.0.0.13:8000"
+
+
+def test_only_the_first_token_counts(fleet: Fleet) -> None:
+    """A second one, and one of a decision that is unknown or settled, is not observed."""
+    decision = fleet.pick()
+    fleet.feedback.first_token(decision.id, fleet.now + 1)
+    fleet.feedback.first_token(decision.id, fleet.now + 2)
+    fleet.settle(decision)
+    for name in (decision.id, "x-1"):
+        fleet.feedback.first_token(name, fleet.now + 3)
+    assert [seconds for _, seconds in fleet.notes.first_tokens] == [1.0]
+
+
+def test_tokens_of_another_endpoint_teach_nothing_of_the_chosen_one(fleet: Fleet) -> None:
+    """After a retry neither the queue nor the rate of the endpoint that was not reached is corrected."""
+    for number in range(50):
+        decision = fleet.pick(request(text(number)))
+        place = fleet.endpoints.index(decision.chosen)
+        before = fleet.load(place).busy_until
+        other = fleet.endpoints[(place + 1) % 3].address
+        fleet.now += 5
+        fleet.feedback.first_token(decision.id, fleet.now, other)
+        assert fleet.load(place).busy_until == before
+        fleet.settle(decision, served=other)
+    assert [fleet.rates.rate(endpoint.slot) for endpoint in fleet.endpoints] == [None] * 3
+
+
+def test_a_restarted_engine_holds_no_prefix(fleet: Fleet) -> None:
+    """What an engine held is forgotten when its process began anew, and a successor's memory is left alone."""
+    first = fleet.serve(request(PROMPT))
+    gone = msgspec.structs.replace(first.chosen, generation=-1)
+    fleet.feedback.restarted(gone)
+    assert _holders(fleet) == {first.chosen.slot}
+    fleet.feedback.restarted(first.chosen)
+    assert _holders(fleet) == set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Sequence
 
 import pytest
@@ -16,6 +17,7 @@ from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_tokens import LeastTokens
 from ext_proc.core.strategies.round_robin import RoundRobin
+from ext_proc.core.strategies.session_affinity import SessionAffinity
 from tests.unit.core.builders import CHAT, Fleet, request, shares, text
 
 EMBED = frozenset({"acme/embed-1"})
@@ -313,3 +315,19 @@ def test_a_request_without_a_model_takes_the_strategy_of_the_only_one() -> None:
     assert fleet.pick(lookup).strategy == "own"
     fleet.fill("q", "10.0.0.99:8000", models=frozenset({"other"}))
     assert fleet.pick(request(model="other")).strategy == "least-request"
+
+
+def test_a_twin_neither_moves_the_turn_of_a_models_strategy_nor_touches_sessions() -> None:
+    """What a dry run asks of strategies and sessions is its own copy."""
+    fleet = Fleet(3, SessionAffinity())
+    fleet.pick(request(session="old"))
+    fleet.pick(request(session="new"))
+    fleet.picker.model_strategies = {"other": ("round-robin", RoundRobin())}
+    fleet.fill("q", "10.0.0.98:8000", "10.0.0.99:8000", models=frozenset({"other"}))
+    twin, generator = fleet.picker.twin(fleet.notes), random.Random(1)
+    for _ in range(3):
+        twin.choose(request(session="old"), fleet.now, generator)
+        twin.choose(request(model="other"), fleet.now, generator)
+    assert [name.partition("\n")[2] for name in fleet.picker.sessions._tied] == ["old", "new"]
+    made = [fleet.pick(request(model="other")).chosen.address for _ in range(2)]
+    assert made == ["10.0.0.98:8000", "10.0.0.99:8000"]

@@ -18,12 +18,11 @@ from ext_proc.core.rehearsal import Asked, Rehearsal, rehearse
 from ext_proc.core.strategies import Context, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
-from ext_proc.core.strategies.random import Random
 from ext_proc.core.strategies.round_robin import RoundRobin
+from ext_proc.plugins import load_strategy, strategy_names
 from tests.unit.core.builders import MODEL, Fleet, request, text
 
 PATH = "/v1/chat/completions"
-STRATEGIES = [LeastWait, LeastRequest, Random, RoundRobin]
 
 
 def asked(content: str = "Tell me of rivers. " * 100, **fields: Any) -> Asked:
@@ -52,6 +51,7 @@ def trace(fleet: Fleet) -> bytes:
             fleet.generator.getstate(),
             picker._turn,
             picker.strategies,
+            picker.knowledge,
             vars(picker.sessions),
             vars(picker.responses),
             fleet.notes.failures,
@@ -59,10 +59,10 @@ def trace(fleet: Fleet) -> bytes:
     )
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_rehearsal_leaves_no_trace(strategy: type[Strategy]) -> None:
+@pytest.mark.parametrize("name", strategy_names())
+def test_a_rehearsal_leaves_no_trace(name: str) -> None:
     """Ledger, index, health, turns, sessions and the serving generator are as before, whatever the strategy."""
-    fleet = Fleet(4, strategy())
+    fleet = Fleet(4, load_strategy(name, {}))
     for number in range(6):
         fleet.serve(request(text(number % 2), session="s-1"))
     fleet.settle(fleet.pick(), Ending.CONNECT_FAILURE)

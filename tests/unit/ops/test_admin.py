@@ -4,6 +4,7 @@ import gzip
 from collections.abc import AsyncIterator, Callable
 
 import aiohttp
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -11,6 +12,7 @@ from ext_proc.config import parse
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Decision, Endpoint, Outcome
 from ext_proc.core.rehearsal import Asked
+from ext_proc.core.signals import EngineSignals, Interval, Times
 from ext_proc.ops.admin import Admin, serve
 from ext_proc.ops.collector import EndpointStatus, Gauges, registry
 from ext_proc.ops.decisions import DecisionRing
@@ -121,6 +123,22 @@ async def test_endpoints_are_shown_with_their_load(client: aiohttp.ClientSession
         first, second = (await response.json())["endpoints"]
     assert (first["address"], first["models"], first["queue_ms"]) == ("10.0.0.11:8000", ["acme/chat-8b"], 500.0)
     assert second["labels"] == {"gpu": "h100"}
+
+
+async def test_endpoints_are_shown_with_what_their_engines_say(running: Running, client: aiohttp.ClientSession) -> None:
+    """Engine, age and signals are there, means of the latest interval too, and what is not known is null."""
+    signals = EngineSignals(at=1.0, waiting=2.0, running=4.0, kv_tokens=5000)
+    interval = Interval(seconds=1.0, ttft=Times(3.0, 2.0), itl=Times(0.0, 0.0))
+    running.statuses[0] = msgspec.structs.replace(
+        running.statuses[0], engine="vllm", signals=signals, signals_age=0.25, interval=interval
+    )
+    running.statuses[1] = msgspec.structs.replace(running.statuses[1], metrics_problem="timeout")
+    async with client.get("/debug/endpoints") as response:
+        first, second = (each["metrics"] for each in (await response.json())["endpoints"])
+    assert (first["engine"], first["problem"], first["age_s"]) == ("vllm", None, 0.25)
+    assert (first["waiting"], first["running"], first["kv_usage"], first["kv_tokens"]) == (2.0, 4.0, None, 5000)
+    assert (first["ttft_ms"], first["itl_ms"], first["queue_ms"]) == (1500.0, None, None)
+    assert second == dict.fromkeys(first) | {"problem": "timeout"}
 
 
 async def test_a_decision_is_found_by_request_id(client: aiohttp.ClientSession) -> None:

@@ -32,6 +32,7 @@ def test_prediction_and_truth_stand_side_by_side(decision: Decision, outcome_of:
     assert told["predicted_cached_tokens"] == 512
     assert told["outcome"]["cached_tokens"] == 480
     assert (told["outcome"]["duration_ms"], told["outcome"]["first_byte_ms"]) == (1500.0, 250.0)
+    assert explain(decision, outcome_of(first_token=0.75))["outcome"]["first_token_ms"] == 750.0
 
 
 def test_a_decision_says_why(decision: Decision) -> None:

@@ -10,6 +10,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "refused": (1, 2, 3),
     "passed": (1,),
     "failed": (1, 2),
+    "first_token": (1, 2),
     "finished": (1, 2),
     "strategy_failed": (1, 2),
     "health_changed": (1, 2, 3),

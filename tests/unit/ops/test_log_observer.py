@@ -40,14 +40,14 @@ def written(request: pytest.FixtureRequest) -> Written:
 
 def test_a_finished_request_is_one_line(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:
     """The line says who asked for what, where it went, why, and what came of it."""
-    written.observer.finished(decision, outcome_of())
+    written.observer.finished(decision, outcome_of(first_token=0.75))
     (line,) = written.lines
     assert line.pop("time")
     assert line == {
         "level": "info", "event": "request_finished", "request_id": "r-1", "decision_id": "d-1",
         "model": "acme/chat-8b", "operation": "chat", "endpoint": "10.0.0.11:8000", "status": 200,
         "ending": "ok", "attempts": 1, "prompt_tokens": 990, "hit_tokens": 512, "cached_tokens": 480,
-        "completion_tokens": 70, "duration_ms": 1500.0, "reason": "prefix",
+        "completion_tokens": 70, "first_token_ms": 750.0, "duration_ms": 1500.0, "reason": "prefix",
     }  # fmt: skip
 
 

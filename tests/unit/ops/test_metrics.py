@@ -28,7 +28,9 @@ class Exposed:
         self.metrics = Metrics(lambda: frozenset({"acme/chat-8b"}))
         self.degraded = {"access_log_silent": False}
         self.statuses = [
-            EndpointStatus(endpoint=endpoint, in_flight=3, tokens_in_flight=900, queue=0.5, index_blocks=7)
+            EndpointStatus(
+                endpoint=endpoint, in_flight=3, tokens_in_flight=900, queue=0.5, index_blocks=7, signals_age=0.75
+            )
             for endpoint in decision.endpoints
         ]
         self.reuse: float | None = 0.25
@@ -58,6 +60,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics = exposed.metrics
     request = msgspec.structs.replace(decision.request, unhashed=Unhashed.NO_PROMPT)
     metrics.decided(msgspec.structs.replace(decision, request=request), 30e-6)
+    metrics.first_token(decision, 0.75)
     metrics.finished(decision, outcome_of())
     metrics.finished(decision, outcome_of(ending=Ending.LOST))
     metrics.refused(request, ModelNotFound("x"), ())
@@ -67,6 +70,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.health_changed(decision.chosen, "ejected", "x")
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
+    metrics.scraped("ok", "vllm", ("kv_usage",))
     return exposed
 
 
@@ -100,6 +104,7 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
         ("decision_seconds_count", {}),
         ("request_duration_seconds_count", {"model": "acme/chat-8b"}),
         ("first_byte_seconds_count", {"model": "acme/chat-8b"}),
+        ("time_to_first_token_seconds_count", {"model": "acme/chat-8b"}),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -169,6 +174,15 @@ def test_endpoints_are_read_at_the_scrape(exposed: Exposed) -> None:
     exposed.statuses[0] = msgspec.structs.replace(exposed.statuses[0], state="ejected")
     assert exposed.value("endpoint_state", **at, state="ready") is None
     assert exposed.value("endpoint_state", **at, state="ejected") == 1
+
+
+def test_readings_of_metrics_are_counted_with_what_was_missing(busy: Exposed) -> None:
+    """A renamed family and an engine that stopped answering can both be alerted on."""
+    assert busy.value("scrape_attempts_total", result="ok") == 1
+    assert busy.value("scrape_missing_total", engine="vllm", signal="kv_usage") == 1
+    assert busy.value("scrape_age_seconds", endpoint=E1, pool="chat") == 0.75
+    busy.statuses[0] = msgspec.structs.replace(busy.statuses[0], signals_age=None)
+    assert busy.value("scrape_age_seconds", endpoint=E1, pool="chat") is None
 
 
 def test_degradation_is_visible_before_and_while_it_lasts(exposed: Exposed) -> None:

@@ -54,6 +54,10 @@ class Notes(NoObserver):
         """Note it."""
         self.heard.append(("failed", reason))
 
+    def first_token(self, decision: Decision, seconds: float) -> None:
+        """Note it."""
+        self.heard.append(("first_token", seconds))
+
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Note it."""
         self.heard.append(("finished", outcome))

@@ -17,6 +17,7 @@ from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.ledger import Load
 from ext_proc.core.model import Ending, Endpoint
 from ext_proc.core.strategies import COLUMNS, Context, Strategy
+from ext_proc.core.terms import Terms
 from ext_proc.plugins import load_strategy
 from tests.unit.core.builders import Fleet, context, request, text
 from tests.unit.core.strategies.test_weighted import View, Views
@@ -40,6 +41,7 @@ EVERY: dict[str, tuple[str, dict[str, Any]]] = {
         "weighted",
         {"scorers": dict.fromkeys(("prefix", "queue", "kv_usage", "running", "in_flight", "tokens", "latency"), 1.5)},
     ),
+    "filters-before-least-wait": ("chain", {"filters": [{"max_in_flight": 20}]}),
     "chain-of-filters": (
         "chain",
         {
@@ -60,7 +62,7 @@ class Situation(msgspec.Struct):
     hit: int
     view: View | None
     kv_tokens: int | None
-    prefill_rate: float | None
+    rate: float
     labels: dict[str, str]
     past: list[tuple[Ending, float, int | None]]
 
@@ -72,7 +74,7 @@ SITUATIONS = st.lists(
         hit=st.integers(0, 200_000),
         view=st.one_of(st.none(), st.builds(View, SOME, SOME, st.one_of(st.none(), st.floats(0, 1)))),
         kv_tokens=st.one_of(st.none(), st.integers(1, 10**10)),
-        prefill_rate=st.one_of(st.none(), st.floats(1, 1e8)),
+        rate=st.one_of(st.just(0.0), st.floats(1, 1e8)),
         labels=st.sampled_from([{}, {"gpu": "h100"}, {"gpu": "l40s"}]),
         past=st.lists(
             st.tuples(st.sampled_from(Ending), st.floats(0, 1e5), st.one_of(st.none(), st.integers(0, 10**7))),
@@ -95,7 +97,6 @@ def _candidates(situations: Sequence[Situation]) -> list[Endpoint]:
             pool="p",
             slot=slot,
             kv_tokens=each.kv_tokens,
-            prefill_rate=each.prefill_rate,
             labels=each.labels,
         )
         for slot, each in enumerate(situations)
@@ -110,8 +111,10 @@ def _seen(situations: Sequence[Situation], order: Sequence[int], session: bool) 
             knowledge.reputations.note(endpoint, ending, 0.0, seconds=seconds, tokens=tokens)
     if session:
         knowledge.sessions.tie("acme/chat-8b\ns", "10.0.0.0:80", 0.0)
-    loads, hits = [situations[place].load for place in order], [situations[place].hit for place in order]
-    return context(loads, hits, chain=[11, 22, 33, 44, 55], knowledge=knowledge)
+    there = [situations[place] for place in order]
+    rates = [each.rate for each in there] if any(each.rate for each in there) else []
+    loads, hits = [each.load for each in there], [each.hit for each in there]
+    return context(loads, hits, rates=rates, chain=[11, 22, 33, 44, 55], knowledge=knowledge)
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
@@ -138,9 +141,10 @@ def test_the_order_of_candidates_changes_nothing(
     order = list(range(len(situations)))
     random.Random(seed).shuffle(order)
     plain = _candidates(situations)
-    expected = _made(name).rank(asked, plain, _seen(situations, range(len(order)), session)).costs
-    shuffled = _made(name).rank(asked, [plain[place] for place in order], _seen(situations, order, session)).costs
-    assert shuffled == pytest.approx([expected[place] for place in order])
+    expected = _made(name).rank(asked, plain, _seen(situations, range(len(order)), session))
+    shuffled = _made(name).rank(asked, [plain[place] for place in order], _seen(situations, order, session))
+    assert shuffled.costs == pytest.approx([expected.costs[place] for place in order])
+    assert expected.favourite == (None if shuffled.favourite is None else order[shuffled.favourite])
 
 
 @pytest.mark.parametrize("name", sorted(EVERY))
@@ -179,3 +183,17 @@ def test_narrowing_keeps_columns_in_step() -> None:
     assert (narrow.hits, narrow.rates) == ([30, 10], [3.0, 1.0])
     assert context([Load(1), Load(2)]).narrowed([1]).rates == ()
     assert (narrow.chain, narrow.knowledge) == (seen.chain, seen.knowledge)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+@given(situations=SITUATIONS, session=st.booleans())
+@settings(max_examples=30)
+def test_costs_said_to_be_in_seconds_are_the_sum_of_their_terms(
+    name: str, situations: list[Situation], session: bool
+) -> None:
+    """Whichever strategy stands around another, an explanation adds up."""
+    seen, candidates = _seen(situations, range(len(situations)), session), _candidates(situations)
+    ranking = _made(name).rank(request(prompt_tokens=4096, session="s" if session else ""), candidates, seen)
+    for terms in Terms(candidates, ranking, seen.hits, [load.in_flight for load in seen.loads]):
+        whole = terms.queue + terms.prefill + terms.backlog + terms.interference + terms.memory
+        assert not terms.in_seconds or terms.cost == pytest.approx(whole)

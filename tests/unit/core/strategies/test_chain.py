@@ -7,15 +7,19 @@ from typing import Any
 import msgspec
 import pytest
 
+from ext_proc.core.explanation import costs
+from ext_proc.core.following import follow
 from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.ledger import Load
 from ext_proc.core.model import Ending, Endpoint
+from ext_proc.core.pool import EndpointSpec
 from ext_proc.core.strategies.chain import Chain, ChainParameters
 from ext_proc.core.strategies.conditions import Condition
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.prefix_affinity import PrefixAffinity
-from tests.unit.core.builders import Fleet, context, endpoints, request, text
+from ext_proc.core.strategies.session_affinity import SessionAffinity
+from tests.unit.core.builders import CHAT, Fleet, context, endpoints, request, text
 from tests.unit.core.strategies.test_weighted import View, Views
 
 
@@ -107,10 +111,19 @@ def test_columns_are_those_of_the_strategy_behind_it() -> None:
     candidates, seen = endpoints(3), context(loads)
     ranking = _chain({"max_in_flight": 5}, then=LeastWait()).rank(request(prompt_tokens=4096), candidates, seen)
     alone = LeastWait().rank(request(prompt_tokens=4096), candidates[1:], seen.narrowed([1, 2]))
-    for column in ("costs", "queues", "prefills"):
+    for column in ("costs", "queues", "works", "prefills"):
         assert list(getattr(ranking, column))[1:] == list(getattr(alone, column))
         assert getattr(ranking, column)[0] >= max(getattr(alone, column))
     assert not ranking.memories
+
+
+def test_a_favourite_keeps_its_place() -> None:
+    """A session's endpoint that passed the filters wins; one that did not pass is no favourite any more."""
+    seen = context([Load(9), Load(1), Load(0)])
+    chain = _chain({"max_in_flight": 5}, then=SessionAffinity(then=LeastRequest()))
+    for address, favourite in (("10.0.0.1:8000", 1), ("10.0.0.0:8000", None)):
+        seen.knowledge.sessions.tie("acme/chat-8b\ns", address, 0.0)
+        assert chain.rank(request(session="s"), endpoints(3), seen).favourite == favourite
 
 
 def test_the_bound_of_a_nested_strategy_is_that_of_who_passed() -> None:
@@ -130,3 +143,21 @@ def test_conditions_that_make_no_sense_are_refused(wrong: dict[str, Any]) -> Non
     """Each filter is exactly one known condition with a value in its range."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert({"filters": [wrong]}, ChainParameters)
+
+
+def test_who_was_filtered_out_is_told_from_who_is_dear() -> None:
+    """Terms of those that are left add up; a cost that only puts somebody last is not explained as one."""
+    inner = _chain({"labels": {"zone": "a"}}, then=LeastWait())
+    fleet = Fleet(0, _chain({"labels": {"gpu": "h100"}}, then=inner))
+    rows = [{"gpu": "h100", "zone": "a"}, {"gpu": "h100", "zone": "b"}, {"gpu": "l40s", "zone": "a"}]
+    specs = [
+        EndpointSpec(address=f"10.0.0.{place}:8000", models=CHAT, labels=labels)
+        for place, labels in enumerate(rows, 11)
+    ]
+    change = fleet.registry.replace("p", specs)
+    follow(change, ledger=fleet.ledger, index=fleet.index)
+    left, *out = fleet.pick(request(prompt_tokens=1000)).terms
+    parts = left.queue + left.prefill + left.interference + left.backlog + left.memory
+    assert (left.filtered, left.in_seconds, parts) == (False, True, pytest.approx(left.cost))
+    assert [(terms.filtered, terms.in_seconds) for terms in out] == [(True, False)] * 2
+    assert costs(out[0]) == {"endpoint": "10.0.0.12:8000", "filtered": True, "hit_tokens": 0}

@@ -2,28 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-import pytest
-
 from ext_proc.core.ledger import Load
-from ext_proc.core.model import Ending, Endpoint, InferenceRequest
-from ext_proc.core.strategies import Context, Ranking
+from ext_proc.core.model import Ending
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.session_affinity import SessionAffinity
 from tests.unit.core.builders import Fleet, context, endpoints, request
-
-
-class Fixed:
-    """Gives the costs it was made with."""
-
-    def __init__(self, costs: list[float]) -> None:
-        self.costs = tuple(costs)
-
-    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
-        """Give them."""
-        return Ranking(list(self.costs))
 
 
 def _fleet() -> Fleet:
@@ -77,17 +61,17 @@ def test_fallbacks_are_those_of_the_other_strategy() -> None:
     assert fleet.pick(request(session="s-1")).endpoints[1] == fleet.endpoints[others[1]]
 
 
-@pytest.mark.parametrize("costs", [[0.0, 0.0], [5.0, -3.0], [1e300, 1e-9], [1e18, 1e18]], ids=str)
-def test_the_sessions_endpoint_costs_less_than_any_other(costs: list[float]) -> None:
-    """Strictly, so that no tie has to be broken, and whatever the size of the costs."""
-    seen = context([Load(), Load()])
-    seen.knowledge.sessions.tie("acme/chat-8b\ns-1", "10.0.0.0:8000", 0.0)
-    ranking = SessionAffinity(then=Fixed(costs)).rank(request(session="s-1"), endpoints(2), seen)
-    assert ranking.costs[0] < ranking.costs[1] == costs[1]
+def test_the_sessions_endpoint_is_the_favourite_and_costs_what_it_costs() -> None:
+    """The explanation shows the other strategy's terms unaltered, and that the session outweighed them."""
+    seen = context([Load(), Load(5)])
+    seen.knowledge.sessions.tie("acme/chat-8b\ns-1", "10.0.0.1:8000", 0.0)
+    ranking = SessionAffinity(then=LeastRequest()).rank(request(session="s-1"), endpoints(2), seen)
+    assert (ranking.costs, ranking.favourite, ranking.reason) == ([0.0, 5.0], 1, "session")
+    assert SessionAffinity().rank(request(session="s-2"), endpoints(2), seen).favourite is None
 
 
-def test_the_cost_is_lowest_whatever_the_other_strategy_gives() -> None:
-    """With least-wait, costs may be seconds or hours; the session's endpoint is cheapest nevertheless."""
+def test_the_session_wins_whatever_the_other_strategy_gives() -> None:
+    """With least-wait, costs may be seconds or hours; the session's endpoint is chosen nevertheless."""
     fleet = Fleet(3, SessionAffinity(then=LeastWait()))
     first = fleet.pick(request(session="s-1"))
     fleet.occupy(fleet.endpoints.index(first.chosen), 5, tokens=10**8)

@@ -146,7 +146,11 @@ class Broken:
         Ranking([1.0, 2.0], memories=[1.0, "2"]),
         Ranking([1.0, 2.0], filters=("gpu",)),
         Ranking([1.0, 2.0], filters=7),
-        Ranking([1.0, 2.0], reason=7),
+        Ranking([1.0, 2.0], favourite=0, reason=7),
+        Ranking([1.0, 2.0], favourite=2),
+        Ranking([1.0, 2.0], favourite=-1),
+        Ranking([1.0, 2.0], favourite="0"),
+        Ranking([1.0, 2.0], works=[1.0]),
     ],
     ids=[
         "raises",
@@ -174,6 +178,10 @@ class Broken:
         "odd filters",
         "filters not a row",
         "reason not text",
+        "favourite beyond",
+        "favourite before",
+        "favourite not a number",
+        "short works",
     ],
 )
 def test_a_strategy_that_fails_is_replaced_and_counted(given: object) -> None:

@@ -1,0 +1,349 @@
+"""What each engine calls its metrics, and how a page of them becomes signals.
+
+Names that changed between versions are alternatives, the newest first; the first that the page has counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from ext_proc.core.signals import EngineSignals, Times
+from ext_proc.sources.scrape_text import Layout, Page, Scanner, Series, labels
+
+_FULL = 1.05
+"""A share may exceed 1 by rounding; anything above this is no share of 1, and unknown."""
+
+_MOST_TOKENS = 10_000_000_000
+"""More than any engine holds, and the most that can be configured."""
+
+_SHARED_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
+"""Labels of processes that work on one batch together, each of which may report the whole of it."""
+
+
+class Term(msgspec.Struct, frozen=True, gc=False):
+    """A number on a page.
+
+    Attributes:
+        name: name of the sample.
+        where: only samples with this label and value; None takes all.
+        label: the label whose number counts in place of the value; None takes the value.
+        mean: ranks are averaged, not added up.
+    """
+
+    name: bytes
+    where: tuple[str, str] | None = None
+    label: str | None = None
+    mean: bool = False
+
+
+class Dialect(msgspec.Struct, frozen=True, kw_only=True):
+    """The names of one engine; what it has no name for stays empty.
+
+    Attributes:
+        engine: its name in the configuration.
+        marks: how names begin that only this engine uses.
+        waiting: requests in the queue.
+        running: requests in the batch.
+        kv_usage: share of KV memory in use.
+        prompt_tokens: counter of prompt tokens.
+        queried_tokens: counter of prompt tokens looked up in the prefix cache.
+        cached_tokens: counter of those found.
+        capacity: each alternative is a product of terms, in tokens.
+        ttft: sum and count of the times to the first token.
+        itl: the same of the times between tokens.
+        queue: the same of the times in the queue.
+    """
+
+    engine: str
+    marks: tuple[bytes, ...]
+    waiting: tuple[Term, ...] = ()
+    running: tuple[Term, ...] = ()
+    kv_usage: tuple[Term, ...] = ()
+    prompt_tokens: tuple[Term, ...] = ()
+    queried_tokens: tuple[Term, ...] = ()
+    cached_tokens: tuple[Term, ...] = ()
+    capacity: tuple[tuple[Term, ...], ...] = ()
+    ttft: tuple[tuple[Term, Term], ...] = ()
+    itl: tuple[tuple[Term, Term], ...] = ()
+    queue: tuple[tuple[Term, Term], ...] = ()
+
+    def names(self) -> Iterator[bytes]:
+        """Every name of a sample that may count."""
+        yield _STARTED.name
+        alternatives = (self.waiting, self.running, self.kv_usage, self.prompt_tokens, self.queried_tokens)
+        for terms in (*alternatives, self.cached_tokens, *self.capacity, *self.ttft, *self.itl, *self.queue):
+            yield from (term.name for term in terms)
+
+
+def _terms(*names: bytes, mean: bool = False) -> tuple[Term, ...]:
+    return tuple(Term(name, mean=mean) for name in names)
+
+
+def _histograms(*names: bytes) -> tuple[tuple[Term, Term], ...]:
+    return tuple((Term(name + b"_sum"), Term(name + b"_count")) for name in names)
+
+
+_STARTED = Term(b"process_start_time_seconds")
+_VLLM_CONFIG = b"vllm:cache_config_info"
+_TRITON_REQUESTS = b"nv_trt_llm_request_metrics"
+_TRITON_BLOCKS = b"nv_trt_llm_kv_cache_block_metrics"
+
+DIALECTS: Sequence[Dialect] = (
+    Dialect(
+        engine="vllm",
+        marks=(b"vllm:",),
+        waiting=_terms(b"vllm:num_requests_waiting"),
+        running=_terms(b"vllm:num_requests_running"),
+        kv_usage=_terms(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", mean=True),
+        prompt_tokens=_terms(b"vllm:prompt_tokens_total"),
+        queried_tokens=_terms(b"vllm:prefix_cache_queries_total", b"vllm:gpu_prefix_cache_queries_total"),
+        cached_tokens=_terms(b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total"),
+        capacity=(
+            (Term(_VLLM_CONFIG, label="kv_cache_size_tokens"),),
+            (Term(_VLLM_CONFIG, label="num_gpu_blocks"), Term(_VLLM_CONFIG, label="block_size", mean=True)),
+        ),
+        ttft=_histograms(b"vllm:time_to_first_token_seconds"),
+        itl=_histograms(
+            b"vllm:inter_token_latency_seconds",
+            b"vllm:time_per_output_token_seconds",
+            b"vllm:request_time_per_output_token_seconds",
+        ),
+        queue=_histograms(b"vllm:request_queue_time_seconds"),
+    ),
+    Dialect(
+        engine="sglang",
+        marks=(b"sglang:",),
+        waiting=_terms(b"sglang:num_queue_reqs"),
+        running=_terms(b"sglang:num_running_reqs"),
+        kv_usage=_terms(b"sglang:token_usage", mean=True),
+        prompt_tokens=_terms(b"sglang:prompt_tokens_total"),
+        cached_tokens=_terms(b"sglang:cached_tokens_total"),
+        capacity=(
+            (Term(b"sglang:max_total_num_tokens"),),
+            (Term(b"sglang:num_pages"), Term(b"sglang:page_size", mean=True)),
+            (
+                Term(b"sglang:cache_config_info", label="num_pages"),
+                Term(b"sglang:cache_config_info", label="page_size", mean=True),
+            ),
+        ),
+        ttft=_histograms(b"sglang:time_to_first_token_seconds"),
+        itl=_histograms(
+            b"sglang:inter_token_latency_seconds",
+            b"sglang:time_per_output_token_seconds",
+            b"sglang:request_time_per_output_token_seconds",
+        ),
+        queue=_histograms(b"sglang:queue_time_seconds"),
+    ),
+    Dialect(
+        engine="tensorrt-llm",
+        marks=(b"trtllm_",),
+        waiting=_terms(b"trtllm_num_requests_waiting"),
+        running=_terms(b"trtllm_num_requests_running"),
+        kv_usage=_terms(b"trtllm_kv_cache_utilization", mean=True),
+        prompt_tokens=_terms(b"trtllm_prompt_tokens_total"),
+        cached_tokens=_terms(b"trtllm_prompt_cached_tokens_total"),
+        capacity=((Term(b"trtllm_kv_cache_max_blocks"), Term(b"trtllm_kv_cache_tokens_per_block", mean=True)),),
+        ttft=_histograms(b"trtllm_time_to_first_token_seconds"),
+        itl=_histograms(b"trtllm_time_per_output_token_seconds"),
+        queue=_histograms(b"trtllm_request_queue_time_seconds"),
+    ),
+    Dialect(
+        engine="triton",
+        marks=(b"nv_trt_llm_", b"nv_inference_"),
+        waiting=(
+            Term(_TRITON_REQUESTS, where=("request_type", "waiting")),
+            Term(b"nv_inference_pending_request_count"),
+        ),
+        running=(
+            Term(_TRITON_REQUESTS, where=("request_type", "scheduled")),
+            Term(_TRITON_REQUESTS, where=("request_type", "active")),
+        ),
+        kv_usage=(Term(_TRITON_BLOCKS, where=("kv_cache_block_type", "fraction"), mean=True),),
+        capacity=(
+            (
+                Term(_TRITON_BLOCKS, where=("kv_cache_block_type", "max")),
+                Term(_TRITON_BLOCKS, where=("kv_cache_block_type", "tokens_per"), mean=True),
+            ),
+        ),
+    ),
+    Dialect(
+        engine="tgi",
+        marks=(b"tgi_",),
+        waiting=_terms(b"tgi_queue_size"),
+        running=_terms(b"tgi_batch_current_size"),
+        prompt_tokens=_terms(b"tgi_request_input_length_sum"),
+        itl=_histograms(b"tgi_request_mean_time_per_token_duration"),
+        queue=_histograms(b"tgi_request_queue_duration"),
+    ),
+    Dialect(
+        engine="llama-cpp",
+        marks=(b"llamacpp:",),
+        waiting=_terms(b"llamacpp:requests_deferred"),
+        running=_terms(b"llamacpp:requests_processing"),
+        kv_usage=_terms(b"llamacpp:kv_cache_usage_ratio", mean=True),  # gone from recent builds
+        prompt_tokens=_terms(b"llamacpp:prompt_tokens_total"),
+    ),
+)
+"""Engines with a page of metrics. Ollama has none: what is in flight there is known from the ledger alone."""
+
+
+_BY_NAME = {dialect.engine: dialect for dialect in DIALECTS}
+_SCANNERS = {dialect.engine: Scanner(dialect.names()) for dialect in DIALECTS}
+
+_LOAD = ("waiting", "running", "kv_usage")
+
+_FULL_SEARCH = 30
+"""Every 30th page is searched in full, whatever the one before looked like."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What was understood of one page.
+
+    Attributes:
+        engine: the engine that wrote it; empty if no name on it is known.
+        signals: what it says.
+        missing: load signals that its engine is known to give and that are not there or no numbers.
+        truncated: the page ends within a line.
+    """
+
+    engine: str
+    signals: EngineSignals
+    missing: tuple[str, ...] = ()
+    truncated: bool = False
+
+
+class PageReader:
+    """Reads the pages of one endpoint, and remembers which engine wrote the last one and where its samples stood.
+
+    Args:
+        engine: the engine if it is known; None detects it by the names on the page.
+    """
+
+    def __init__(self, engine: str | None = None) -> None:
+        self._configured = engine
+        self._dialect: Dialect | None = None if engine is None else _BY_NAME.get(engine)
+        self._layout: Layout | None = None
+        self._reads = 0
+
+    def read(self, page: bytes, at: float) -> Reading:
+        """Read a page that was fetched at `at`, monotonic seconds; one of an unknown engine has no signals."""
+        if self._dialect is None:
+            self._dialect = None if self._configured else detect(page)
+            self._layout = None
+        if self._dialect is None:
+            return Reading(self._configured or "", EngineSignals(at=at))
+        self._reads += 1
+        layout = self._layout if self._reads % _FULL_SEARCH else None
+        found = _SCANNERS[self._dialect.engine].scan(page, layout)
+        self._layout = found.layout
+        reading = _reading(self._dialect, found, at)
+        if self._configured is None and all(getattr(reading.signals, name) is None for name in _LOAD):
+            self._dialect = None  # the address may have another engine by now
+        return reading
+
+
+def detect(page: bytes) -> Dialect | None:
+    """Tell by the names on a page which engine wrote it; None if none of them is known."""
+    for dialect in DIALECTS:
+        if any(page.startswith(mark) or b"\n" + mark in page for mark in dialect.marks):
+            return dialect
+    return None
+
+
+def _reading(dialect: Dialect, page: Page, at: float) -> Reading:
+    signals = _signals(dialect, page, at)
+    missing = tuple(name for name in _LOAD if getattr(dialect, name) and getattr(signals, name) is None)
+    return Reading(dialect.engine, signals, missing, page.truncated)
+
+
+def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
+    series = page.series
+    usage = _first(series, dialect.kv_usage)
+    capacity = next((size for terms in dialect.capacity if (size := _product(series, terms))), None)
+    return EngineSignals(
+        at=at,
+        started=_number(series, _STARTED),
+        waiting=_first(series, dialect.waiting),
+        running=_first(series, dialect.running),
+        kv_usage=None if usage is None or usage > _FULL else min(usage, 1.0),
+        kv_tokens=None if capacity is None or capacity > _MOST_TOKENS else int(capacity),
+        prompt_tokens=_first(series, dialect.prompt_tokens),
+        queried_tokens=_first(series, dialect.queried_tokens),
+        cached_tokens=_first(series, dialect.cached_tokens),
+        ttft=_times(series, dialect.ttft),
+        itl=_times(series, dialect.itl),
+        queue=_times(series, dialect.queue),
+    )
+
+
+def _first(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
+    return next((number for term in terms if (number := _number(series, term)) is not None), None)
+
+
+def _product(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
+    numbers = [_number(series, term) for term in terms]
+    return None if None in numbers else math.prod(number for number in numbers if number is not None)
+
+
+def _times(series: Mapping[bytes, Series], histograms: Sequence[tuple[Term, Term]]) -> Times | None:
+    for sums, counts in histograms:
+        total, count = _number(series, sums), _number(series, counts)
+        if total is not None and count is not None:
+            return Times(total, count)
+    return None
+
+
+def _number(series: Mapping[bytes, Series], term: Term) -> float | None:
+    """Add up a term over ranks; None if it is not there, or if one rank's part is not a number of zero or more."""
+    samples = series.get(term.name)
+    if not samples:
+        return None
+    if len(samples) == 1 and term.label is None and term.where is None:
+        (value,) = samples.values()
+        return value if 0.0 <= value < math.inf else None
+    values = _values(samples, term)
+    if not values or not all(0.0 <= value < math.inf for value in values):
+        return None
+    total = math.fsum(values)
+    return total / len(values) if term.mean else total
+
+
+def _values(samples: Series, term: Term) -> list[float]:
+    if term.label is not None:
+        by_rank = {_rank(text): _to_number(labels(text).get(term.label)) for text in samples}
+        return [value for value in by_rank.values() if value is not None]
+    chosen = samples
+    if term.where is not None:
+        name, wanted = term.where
+        chosen = {text: value for text, value in samples.items() if labels(text).get(name) == wanted}
+    if any(b"_rank" in text for text in chosen):
+        return _of_leaders(chosen)
+    return list(chosen.values())
+
+
+def _of_leaders(samples: Series) -> list[float]:
+    """Of the processes that share one batch take the one with the lowest rank."""
+    leaders: dict[frozenset[tuple[str, str]], tuple[list[str], float]] = {}
+    for text, value in samples.items():
+        parsed = labels(text)
+        key = frozenset(item for item in parsed.items() if item[0] not in _SHARED_RANKS)
+        rank = [parsed.get(name, "").rjust(8) for name in sorted(_SHARED_RANKS)]
+        if key not in leaders or rank < leaders[key][0]:
+            leaders[key] = (rank, value)
+    return [value for _, value in leaders.values()]
+
+
+def _rank(text: bytes) -> tuple[str, str]:
+    """Name the data-parallel rank of an info sample, whose other labels differ whenever the configuration does."""
+    parsed = labels(text)
+    return parsed.get("engine", ""), parsed.get("dp_rank", "")
+
+
+def _to_number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
+        return None

@@ -1,0 +1,93 @@
+"""What comes of reading metrics reaches the log, the counts and the feedback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ext_proc.core.pool import Change
+from ext_proc.core.signals import EngineSignals, Interval, Times
+from ext_proc.ops import families
+from ext_proc.ops.events import Event
+from ext_proc.ops.metrics import Metrics
+from ext_proc.scraping import ScrapeNews
+from tests.unit.core.builders import Fleet, request, text
+
+
+class Hearing:
+    """A small fleet and what was said and applied."""
+
+    def __init__(self) -> None:
+        self.fleet = Fleet(2)
+        self.metrics = Metrics(frozenset)
+        self.said: list[tuple[Event, dict[str, Any]]] = []
+        self.applied: list[Change] = []
+        self.news = ScrapeNews(self.metrics, self.fleet.feedback, self.applied.append, self.say)
+
+    def say(self, event: Event, **fields: Any) -> None:
+        """Keep it."""
+        self.said.append((event, fields))
+
+    def learn(self, interval: Interval, waiting: float | None = None) -> None:
+        """Let an interval of the first endpoint end now."""
+        signals = EngineSignals(at=self.fleet.now, waiting=waiting)
+        self.news.interval_ended(self.fleet.endpoints[0], interval, signals)
+
+    def rate(self) -> float | None:
+        """Return the rate learnt for the first endpoint."""
+        return self.fleet.rates.rate(self.fleet.endpoints[0].slot)
+
+
+def test_a_change_of_state_is_one_line() -> None:
+    """A problem is a warning with its reason, its end a notice; neither says more than that."""
+    hearing = Hearing()
+    endpoint = hearing.fleet.endpoints[0]
+    hearing.news.state_changed(endpoint, "timeout", TimeoutError())
+    hearing.news.state_changed(endpoint, "unknown_engine", None)
+    hearing.news.state_changed(endpoint, "", None)
+    where = {"source": "metrics", "endpoint": endpoint.address}
+    assert hearing.said == [
+        (Event.SOURCE_FAILED, where | {"reason": "timeout", "error": "TimeoutError"}),
+        (Event.SOURCE_FAILED, where | {"reason": "unknown_engine"}),
+        (Event.SOURCE_RECOVERED, where),
+    ]
+
+
+def test_attempts_are_counted_and_capacities_applied() -> None:
+    """The counter grows, and whoever follows endpoints hears of the change."""
+    hearing = Hearing()
+    hearing.news.scraped("ok", "vllm", ("waiting",))
+    change = Change(updated=(hearing.fleet.endpoints[0],))
+    hearing.news.capacity_learnt(change)
+    assert hearing.metrics.tallies[families.SCRAPES].samples() == [(("ok",), 1)]
+    assert hearing.applied == [change]
+
+
+def test_slow_first_tokens_make_an_endpoint_count_as_slower() -> None:
+    """Times to the first token that are longer than predicted lower the learnt rate; a restart teaches nothing."""
+    hearing = Hearing()
+    address = hearing.fleet.endpoints[0].address
+    hearing.learn(Interval(seconds=1.0, ttft=Times(0.0, 0.0)))
+    rates = []
+    for number in range(4):
+        decision = hearing.fleet.pick(request(text(number)), subset={address})
+        hearing.fleet.now += 5.0
+        hearing.learn(Interval(seconds=5.0, ttft=Times(5.0, 1.0)))
+        hearing.fleet.settle(decision)
+        rates.append(hearing.rate() or 0.0)
+    assert rates[0] > rates[1] > rates[2] > rates[3] > 0
+    hearing.learn(Interval(seconds=1.0, restarted=True))
+    assert hearing.rate() == rates[3]
+
+
+def test_an_empty_queue_ends_the_virtual_one() -> None:
+    """If the engine has nothing waiting, the ledger's queue holds no more than the newest request."""
+    hearing = Hearing()
+    address = hearing.fleet.endpoints[0].address
+    hearing.learn(Interval(seconds=1.0), waiting=0.0)
+    for number in range(8):
+        hearing.fleet.pick(request(text(number, 40_000)), subset={address})
+    queue = hearing.fleet.load(0).busy_until
+    hearing.learn(Interval(seconds=1.0), waiting=None)
+    assert hearing.fleet.load(0).busy_until == queue
+    hearing.learn(Interval(seconds=1.0), waiting=0.0)
+    assert hearing.fleet.load(0).busy_until < queue
