@@ -17,8 +17,9 @@ SYSTEM_PROMPTS = 4
 SYSTEM_TOKENS = 2048
 MEAN_TURNS = 5.0
 THINK_SECONDS = 8.0
-USER_TOKENS = 250
-ANSWER_TOKENS = 300
+# With these lengths a picker that knows everything finds, at load 0.8 and 0.95 on eight H100s, TTFT 0.048 and 0.075 s.
+USER_TOKENS = 270
+ANSWER_TOKENS = 330
 
 HOT_PREFIXES = 8
 HOT_TOKENS = 6144
@@ -54,7 +55,7 @@ def chat(rate: float, count: int, generator: Random) -> list[SimRequest]:
     """Make chat sessions whose turns follow each other: a turn comes when its user has read the answer and thought.
 
     Sessions begin as a Poisson process of rate/5, have 5 turns on the average (geometric), 8 s of thinking
-    (exponential), one of four system prompts of 2,048 tokens, messages of about 250 and answers of about 300 tokens
+    (exponential), one of four system prompts of 2,048 tokens, messages of about 270 and answers of about 330 tokens
     (log-normal).
     Turns that would come after the last session began are left out, so that load does not fade at the end.
     """

@@ -156,7 +156,7 @@ _SYNTHETIC: Final = "Mooncake's synthetic trace (synthetic_trace.jsonl)"
 RECIPES: Final[Mapping[str, Recipe]] = {
     recipe.name: recipe
     for recipe in (
-        Recipe("chat", "sessions of 5 turns, 4 shared system prompts", 9.8, 20_000, _chat),
+        Recipe("chat", "sessions of 5 turns, 4 shared system prompts", 9.8, 24_000, _chat),
         Recipe("hot", "8 hot prefixes of 6,144 tokens, 200 tokens of its own", 16.0, 8_000, _hot),
         Recipe("uniq", "prompts that share nothing", 17.0, 8_000, _uniq),
         Recipe("bursty", "8 s at 2.6 times the rate, 22 s at 0.42 times", 12.75, 4_000, _bursty, trace_rate=0.75),

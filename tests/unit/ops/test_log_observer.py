@@ -11,6 +11,7 @@ from ext_proc.core.errors import ConfigError, NoReadyEndpoint
 from ext_proc.core.model import Decision, Ending, FilterReport, InferenceRequest, Outcome
 from ext_proc.ops.log_observer import LINES_PER_SECOND, LogObserver
 from ext_proc.ops.logs import LineWriter, configure
+from ext_proc.replay.decision_log import DecisionLog
 
 OutcomeOf = Callable[..., Outcome]
 
@@ -48,6 +49,16 @@ def test_a_finished_request_is_one_line(written: Written, decision: Decision, ou
         "ending": "ok", "attempts": 1, "prompt_tokens": 990, "hit_tokens": 512, "cached_tokens": 480,
         "completion_tokens": 70, "first_token_ms": 750.0, "duration_ms": 1500.0, "reason": "prefix",
     }  # fmt: skip
+
+
+def test_a_finished_request_can_be_replayed(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:
+    """The line is what `kvpicker replay` reads: when the request came, and how long prompt and answer are."""
+    written.observer.finished(decision, outcome_of())
+    line = written.stream.getvalue().strip()
+    assert DecisionLog.recognises(line)
+    request = DecisionLog().read(line)
+    assert request is not None
+    assert (request.prompt_tokens, request.output_tokens) == (990, 70)
 
 
 def test_the_estimate_stands_in_for_missing_usage(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:

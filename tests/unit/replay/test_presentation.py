@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
@@ -86,6 +86,7 @@ def test_a_gap_breaks_a_line() -> None:
     assert re.findall(r"[ML]", re.findall(r' d="([^"]*)"', text)[0]) == ["M", "M", "L"]
 
 
+@settings(deadline=None)
 @given(st.floats(1e-6, 1e9))
 def test_linear_axes_have_a_few_round_ticks(highest: float) -> None:
     """They begin at 0 and stay within the axis."""
@@ -95,6 +96,7 @@ def test_linear_axes_have_a_few_round_ticks(highest: float) -> None:
     assert ticks[-1] <= highest * (1 + 1e-6)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e5), max_size=20))
 def test_logarithmic_axes_hold_their_values(values: list[float]) -> None:
     """Whatever the values, at least two powers of ten are written."""

@@ -7,7 +7,7 @@ from random import Random
 from statistics import fmean
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_proc.core.errors import ConfigError
@@ -142,6 +142,7 @@ def test_bursts_keep_the_mean_rate() -> None:
     assert sum(count > 150 for count in seconds) / 500 == pytest.approx(8 / 30, abs=0.03)
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1e4), min_size=2, max_size=50), st.integers(0, 1000))
 def test_bending_time_keeps_the_order(times: list[float], seed: int) -> None:
     """Whatever the phase, later stays later and nothing comes before the start."""
@@ -150,6 +151,7 @@ def test_bending_time_keeps_the_order(times: list[float], seed: int) -> None:
     assert bent[0].at >= -1e-6
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(10, 400), st.integers(0, 1000))
 def test_windows_never_take_a_request_twice(windows: int, count: int, seed: int) -> None:
     """They take about as many as were wanted, in order."""
