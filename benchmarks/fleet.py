@@ -24,8 +24,11 @@ from ext_proc.sim.fleet.conditions import Conditions, Restart, Slowdown, View
 from ext_proc.sim.fleet.presets import PRESETS, EnginePreset
 from ext_proc.sim.fleet.results import Summary
 from ext_proc.sim.fleet.simulation import Simulation
+from ext_proc.sim.workload import Workload
 
 ENGINES = 8
+WARM_UP = 0.1
+"""Share of the time of arrivals that does not count: all caches are cold at first."""
 H100, L40S = PRESETS["h100-8b"], PRESETS["l40s-8b"]
 CONVERSATION, SYNTHETIC = "mooncake_conversation.jsonl", "mooncake_synthetic.jsonl"
 LENGTHS = ("AzureLLMInferenceTrace_conv.csv", "AzureLLMInferenceTrace_code.csv")
@@ -120,7 +123,19 @@ def run(job: Job) -> Summary:
     engines = [msgspec.structs.replace(one, kv_tokens=one.kv_tokens * recipe.kv_factor) for one in job.engines]
     contestant = contestants(job.strategy, job.conditions.view)[0]
     wiring = functools.partial(wire, contestant)
-    return Simulation(make(recipe, order), engines, wiring, job.conditions, seed=job.seed).run().summary()
+    workload = fitting(make(recipe, order), min(engine.kv_tokens for engine in engines))
+    result = Simulation(workload, engines, wiring, job.conditions, seed=job.seed).run()
+    warm = WARM_UP * max(record.arrived for record in result.records)
+    counted = tuple(record for record in result.records if record.arrived >= warm)
+    return msgspec.structs.replace(result, records=counted).summary()
+
+
+def fitting(workload: Workload, kv_tokens: int) -> Workload:
+    """Leave out of open arrivals what the smallest engine could never hold."""
+    if any(request.after is not None for request in workload.requests):
+        return workload
+    found = tuple(one for one in workload.requests if one.prompt_tokens + one.output_tokens < kv_tokens)
+    return msgspec.structs.replace(workload, requests=found)
 
 
 class Lab:
