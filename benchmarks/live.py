@@ -17,6 +17,7 @@ from benchmarks import twin
 from benchmarks.bodies import MODEL
 from benchmarks.live_run import Live, Measured, live
 from benchmarks.twin import Contestant
+from ext_proc.core.errors import ConfigError
 from ext_proc.replay.contestants import contestants
 from ext_proc.replay.traces import read_trace
 from ext_proc.replay.wiring import wire
@@ -177,7 +178,7 @@ async def run(chosen: Sequence[Contestant], scenario: Scenario, made: Workload) 
     return results
 
 
-def _arguments() -> argparse.Namespace:
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("trace", type=Path, nargs="?", help="a trace of Mooncake's, for synth and conv")
@@ -187,19 +188,25 @@ def _arguments() -> argparse.Namespace:
     add("--requests", type=int, help="about how many requests (the workload's)")
     add("--seed", type=int, default=1, help="of the workload (%(default)s)")
     add("--only", default="", help="contestants whose label begins so")
-    return parser.parse_args()
+    return parser
 
 
 def main() -> int:
     """Run the command; the last line is JSON; the status is 0 if all was answered and the order agrees."""
-    arguments = _arguments()
+    parser = _parser()
+    arguments = parser.parse_args()
     name = arguments.workload or ("synth" if arguments.trace else "chat")
     given = {key: value for key in ("speed", "rate", "requests") if (value := getattr(arguments, key)) is not None}
     scenario = SCENARIOS[name]._replace(**given)
-    made = workload(name, scenario, arguments.trace, arguments.seed)
+    try:
+        made = workload(name, scenario, arguments.trace, arguments.seed)
+    except ConfigError as error:
+        parser.error(str(error))
     tokens = sum(request.output_tokens for request in made.requests)
     print(f"{name}: {len(made.requests)} requests, {tokens} tokens to generate, {scenario}", flush=True)
     chosen = [contestant for contestant in CONTESTANTS if contestant.label.startswith(arguments.only)]
+    if not chosen:
+        parser.error(f"--only: no label begins with {arguments.only!r}")
     results = asyncio.run(run(chosen, scenario, made))
     result = report(results)
     print(json.dumps({"workload": name, "requests": len(made.requests), "speed": scenario.speed, **result}))
