@@ -263,7 +263,11 @@ class EndpointPicker:
         if not any(depths):
             return depths
         tokens, ceiling = self._hasher.tokens, request.prompt_tokens
-        hits = {depth: min(int(tokens(depth) * scale), ceiling) for depth in set(depths)}
+        hits = {0: 0}
+        for depth in set(depths):
+            if depth:
+                hit = int(tokens(depth) * scale)
+                hits[depth] = min(ceiling, hit)
         return [hits[depth] for depth in depths]
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
