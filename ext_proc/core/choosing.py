@@ -53,4 +53,4 @@ def predicted(request: InferenceRequest, ranking: Ranking, context: Context, pla
     wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
     tokens = request.prompt_tokens
     uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
-    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
+    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait, ranking.attention)

@@ -66,13 +66,14 @@ class Feedback:
             served: address of the endpoint that answers, which is another than the chosen one after a retry; None
                 where that is not known.
         """
-        lease = self._ledger.first_token(decision_id, now, served)
-        if lease is None or lease.first_token is None:
+        noted = self._ledger.first_token(decision_id, now, served)
+        if noted is None:
             return
+        lease, service = noted
         decision = lease.decision
-        self._observer.first_token(decision, lease.first_token)
-        if lease.prefill.work and lease.served == decision.chosen.address and self._is_current(decision.chosen):
-            self._rates.first_token(decision.chosen, now, decision.decided_at, lease.prefill)
+        self._observer.first_token(decision, lease.first_token or 0.0)
+        if lease.prefill.work and service is not None and self._is_current(decision.chosen):
+            self._rates.first_token(decision.chosen, now, service, lease.prefill)
 
     def scraped(self, endpoint: Endpoint, scrape: Scrape, now: float) -> None:
         """Learn from an engine's metrics how fast it is and, where its first tokens are not heard of, its queue."""
@@ -87,17 +88,17 @@ class Feedback:
         """Note that an engine began anew: it holds no prefix any more."""
         if self._is_current(endpoint):
             self._index.clear(endpoint.slot)
+            self._rates.restarted(endpoint.slot)
 
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
-        # An endpoint that Envoy fell back to says nothing of the queue of the one that was chosen.
-        answered = outcome.ending is Ending.OK and outcome.attempts == 1
-        lease = self._ledger.end(outcome.decision_id, now, answered=answered)
+        is_good = outcome.ending is Ending.OK
+        lease = self._ledger.end(outcome.decision_id, now, answered_by=outcome.served if is_good else None)
         if lease is None:
             return False
         if lease.first_token is not None:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
-        decision, served, is_good = lease.decision, self._served(lease, outcome), outcome.ending is Ending.OK
+        decision, served = lease.decision, self._served(lease, outcome)
         generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
         if outcome.attempts > 1:
             self._note_failed_attempts(lease, outcome, served, now)
@@ -106,6 +107,7 @@ class Feedback:
             self._note_conduct(current, lease, outcome, generated, now)
         if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
+            self._rates.cancelled(decision.endpoints[0].slot, decision.id)
         if is_good:
             if decision.request.operation in GENERATING:
                 self._learn(lease, outcome, current, generated)

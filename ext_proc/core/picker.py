@@ -327,7 +327,8 @@ class EndpointPicker:
             now=now,
             counted=request.operation not in NEARLY_FREE,
         )
-        self._rates.dispatched(endpoint.slot, prefill)
+        if request.operation in GENERATING:
+            self._rates.dispatched(endpoint.slot, decision.id, prefill)
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(session_name(request), endpoint.address, now)

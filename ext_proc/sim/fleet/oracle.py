@@ -8,7 +8,8 @@ from typing import Self
 
 import msgspec
 
-from ext_proc.core.ledger import Ledger, Load
+from ext_proc.core.ledger import Ledger
+from ext_proc.core.load import Load
 from ext_proc.core.model import BlockHash, Endpoint, InferenceRequest
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.strategies import Context, Ranking

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from ext_proc.core.health import HealthState
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
 from ext_proc.core.rates import Scrape
 from tests.unit.core.builders import CHAT, MODEL, Fleet, Notes, request, text

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.knowledge import EngineView, Knowledge
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Ending
 from ext_proc.core.strategies import Context
 from ext_proc.core.strategies.scorers import SCORERS
