@@ -18,7 +18,7 @@ from ext_proc.core.exchange import BodyMode, Exchange
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
-from ext_proc.core.following import follow
+from ext_proc.core.following import Memory, follow
 from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
 from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
@@ -55,10 +55,14 @@ class Core(msgspec.Struct, frozen=True):
     picker: EndpointPicker
     feedback: Feedback
     signals: Signals
+    resident: ResidentIndex | None
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates, self.signals))
+        memories: tuple[Memory, ...] = (self.health, self.rates, self.signals)
+        if self.resident is not None:
+            memories = (*memories, self.resident)
+        follow(change, ledger=self.ledger, index=self.index, memories=memories)
 
 
 def build_core(
@@ -120,11 +124,14 @@ def build_core(
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
-    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals)
+    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals, resident)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
-    """Let blocks grow from `first` to `last` bytes; a block is never more than half of what stands before it."""
+    """Let blocks grow from `first` to `last` bytes.
+
+    Up to a `last` of 128 times `first`, a block is never more than half of what stands before it.
+    """
     steps = ((first, 4 * first), (min(2 * first, last), 32 * first), (min(4 * first, last), 256 * first))
     return BlockSizes(steps, last)
 

@@ -140,7 +140,16 @@ class Feedback:
             return
         predicted = _predicted(lease, served)
         if predicted is not None:
-            self._index.correct(served.slot, predicted * tokens / max(request.prompt_tokens, 1), cached, tokens)
+            scale = tokens / max(request.prompt_tokens, 1)
+            slack = self._next_block(lease, served) * tokens / max(learnt.estimated or request.prompt_tokens, 1)
+            self._index.correct(served.slot, predicted * scale, cached, tokens, slack)
+
+    def _next_block(self, lease: Lease, served: Endpoint) -> int:
+        """Return the tokens of the block behind those that the chosen endpoint held; 0 for another one's."""
+        if served is not lease.decision.endpoints[0]:
+            return 0
+        covered, depth = self._picker.knowledge.tokens, lease.learnt.depth
+        return covered(depth + 1) - covered(depth)
 
     def _note_failed_attempts(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
         """Envoy tries another endpoint only if the one before was not reached or had not begun."""

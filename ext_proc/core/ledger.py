@@ -27,7 +27,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
         chain: hash chain of the prompt; empty if nothing was learnt.
         depth: leading blocks that the endpoint held before.
         stamp: what `PrefixIndex.learn` returned.
-        estimated: tokens of the prompt as they were estimated from its bytes.
+        estimated: tokens of the prompt as they were estimated from its bytes; 0 if they were counted.
     """
 
     chain: Sequence[BlockHash] = ()

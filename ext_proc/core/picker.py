@@ -34,6 +34,7 @@ from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefill import Prefill
 from ext_proc.core.prefix_index import PrefixIndex
+from ext_proc.core.prompts.framing import TOKENS
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
 from ext_proc.core.reuse import ReuseMeter
@@ -62,6 +63,7 @@ class Choice(msgspec.Struct, gc=False):
         depth: leading blocks of it that the chosen endpoint holds.
         deepest: the same of the candidate that holds most.
         estimated: tokens of the prompt as estimated from its bytes.
+        exact: True if they were counted instead.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
     """
@@ -71,6 +73,7 @@ class Choice(msgspec.Struct, gc=False):
     depth: int
     deepest: int
     estimated: int
+    exact: bool
     prefill: Prefill
     output: float
 
@@ -200,9 +203,13 @@ class EndpointPicker:
         depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
         expected = self._expectations.of(request.model or sole_model)
         estimated = request.prompt_tokens
+        # What came as token ids is counted, not estimated.
+        exact = request.prompt[:1] == TOKENS
+        scale = 1.0 if exact else expected.scale
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
-        request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=int(estimated * expected.scale))
-        context = self._context(request, chain, depths, candidates, expected, now, generator)
+        request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=int(estimated * scale))
+        hits = self._hits(request, depths, scale)
+        context = self._context(request, chain, hits, candidates, expected, now, generator)
         name, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._best(request, candidates, ranking, in_flight, context)
@@ -222,7 +229,7 @@ class EndpointPicker:
             decided_at=now,
         )
         prefill = predicted(request, ranking, context, best)
-        return Choice(decision, chain, depths[best], max(depths), estimated, prefill, context.output)
+        return Choice(decision, chain, depths[best], max(depths), estimated, exact, prefill, context.output)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -238,7 +245,7 @@ class EndpointPicker:
         self,
         request: InferenceRequest,
         chain: Sequence[BlockHash],
-        depths: list[int],
+        hits: list[int],
         candidates: Candidates,
         expected: Expectation,
         now: float,
@@ -249,7 +256,7 @@ class EndpointPicker:
             now=now,
             generator=generator,
             loads=self._ledger.loads_of(candidates.slots),
-            hits=self._hits(request, depths, expected.scale),
+            hits=hits,
             output=expected.output_within(request.output_tokens) if request.operation in GENERATING else 0.0,
             residence=expected.residence,
             turn=self._turn,
@@ -317,7 +324,7 @@ class EndpointPicker:
         learnt = NOTHING_LEARNT
         if chain:
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
-            learnt = Learnt(chain, choice.depth, stamp, choice.estimated)
+            learnt = Learnt(chain, choice.depth, stamp, 0 if choice.exact else choice.estimated)
         self._ledger.take(
             # What waits for the outcome, perhaps for minutes, is small: memory touched by every request is slow.
             msgspec.structs.replace(decision, terms=(), filters=()),

@@ -93,7 +93,7 @@ class MixedIndex:
         """Forget our own history of a slot; what it holds now its reports tell."""
         self._observed.clear(slot)
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Correct our own history, if that was what predicted."""
         if slot not in self._resident:
-            self._observed.correct(slot, predicted, actual, length)
+            self._observed.correct(slot, predicted, actual, length, slack)
