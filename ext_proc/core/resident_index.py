@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from ext_proc.core.model import BlockHash
 from ext_proc.core.prefix_index import ObservedIndex, held_depth
+from ext_proc.core.token_chain import TokenChain
 
 
 class ResidentIndex:
@@ -13,18 +14,39 @@ class ResidentIndex:
 
     def __init__(self) -> None:
         self._slots: dict[int, dict[BlockHash, int]] = {}
+        self._block_tokens: dict[int, int] = {}
 
     def __contains__(self, slot: int) -> bool:
         """Tell whether an engine reports what it holds."""
         return slot in self._slots
 
-    def add(self, slot: int) -> None:
-        """Begin to believe an engine's reports; it holds nothing yet."""
+    def add(self, slot: int, block_tokens: int | None = None) -> None:
+        """Begin to believe an engine's reports; it holds nothing yet. Blocks that are tokens have a size."""
         self._slots.setdefault(slot, {})
+        if block_tokens is not None:
+            self._block_tokens[slot] = block_tokens
 
     def remove(self, slot: int) -> None:
         """Forget a slot."""
         self._slots.pop(slot, None)
+        self._block_tokens.pop(slot, None)
+
+    def block_tokens(self, slot: int) -> int | None:
+        """Return the tokens of a block of an engine; None while it reports none or is not believed."""
+        return self._block_tokens.get(slot)
+
+    def tokens_held(self, chain: TokenChain, slots: Sequence[int]) -> list[int | None]:
+        """Return how many leading tokens of a prompt each slot holds.
+
+        None where the engine does not report, is not believed at the moment, or has blocks of another size.
+        """
+        sizes, hashes = self._block_tokens, chain.hashes
+        return [
+            (self.depth(slot, hashes) * chain.block_tokens if hashes else 0)
+            if sizes.get(slot) == chain.block_tokens
+            else None
+            for slot in slots
+        ]
 
     def stored(self, slot: int, blocks: Iterable[BlockHash]) -> None:
         """Note one more copy of each block."""
