@@ -14,7 +14,8 @@ import msgspec
 from ext_proc.config import Config, load, parse, parse_endpoints
 from ext_proc.core.addresses import network
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.exchange import BodyMode, Exchange
+from ext_proc.core.exchange import Exchange
+from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
