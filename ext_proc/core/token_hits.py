@@ -33,7 +33,8 @@ class TokenPrompt(msgspec.Struct, frozen=True, gc=False):
     @property
     def reusable(self) -> int:
         """Tokens that a cache can save at most: whole blocks, and the last token is always computed."""
-        return (self.count - 1) // self.chain.block_tokens * self.chain.block_tokens
+        size = self.chain.block_tokens
+        return max(self.count - 1, 0) // size * size
 
 
 Found: TypeAlias = TokenPrompt | Awaitable[TokenPrompt | None] | None
