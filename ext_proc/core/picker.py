@@ -265,7 +265,10 @@ class EndpointPicker:
         """Return the tokens that each candidate holds, and for which of them an engine's reports say so."""
         hits = depths
         if any(depths):
-            by_depth = {depth: min(int(self._hasher.tokens(depth) * scale), ceiling) for depth in set(depths)}
+            by_depth = {0: 0}
+            for depth in set(depths):
+                if depth:
+                    by_depth[depth] = min(ceiling, int(self._hasher.tokens(depth) * scale))
             hits = [by_depth[depth] for depth in depths]
         if tokens is None or self._token_hits is None:
             return hits, ()

@@ -121,16 +121,18 @@ class ObservedIndex:
 
     def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
         """Return how many leading blocks of a chain, of at least one block, each slot holds."""
-        get, nothing, first = self._slots.get, self._nothing, chain[0]
+        get, nothing, first, count = self._slots.get, self._nothing, chain[0], len(chain)
         found = []
         depth = 1
         for slot in slots:
             held = get(slot, nothing)
-            if held.stamps.get(first, 0) <= held.floor:
+            stamp, floor = held.stamps.get, held.floor
+            if stamp(first, 0) <= floor:
                 found.append(0)
                 continue
             # Endpoints that share a prefix share all of it as a rule: begin where the one before ended.
-            depth = held_depth(held.stamps, held.floor, chain, depth)
+            if stamp(chain[depth - 1], 0) <= floor or (depth < count and stamp(chain[depth], 0) > floor):
+                depth = held_depth(held.stamps, floor, chain, depth)
             found.append(depth)
         return found
 
@@ -157,7 +159,8 @@ class ObservedIndex:
         held.expire()
         stamps = held.stamps
         before = len(stamps)
-        stamps.update(dict.fromkeys(chain, clock))
+        for block in chain:  # a third of what `update` of a new dict takes
+            stamps[block] = clock
         self._total += len(stamps) - before
         if len(stamps) > held.roomy or self._total > self._max_blocks:
             self._make_room(held)

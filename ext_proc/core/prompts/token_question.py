@@ -89,6 +89,7 @@ _CHAT_MEMBERS: Final = (
     "tools",
     "tool_choice",
     "chat_template",
+    "chat_template_kwargs",
     "continue_final_message",
     "add_generation_prompt",
     "add_special_tokens",
@@ -96,7 +97,6 @@ _CHAT_MEMBERS: Final = (
 _CHAT: Final = msgspec.json.Decoder(_Chat)
 _COMPLETION: Final = msgspec.json.Decoder(_Completion)
 _MESSAGES: Final = msgspec.json.Decoder(list[_Message])
-_KWARGS: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def read_question(
@@ -131,19 +131,12 @@ def _read(operation: Operation, text: bytes) -> TokenQuestion | Unasked:
     chat = _CHAT.decode(text)
     if bytes(chat.messages) in _ABSENT:
         return _read_completion(_COMPLETION.decode(text))
-    if chat.documents or chat.functions or _is_odd(chat):
+    # What an effort does to the template's arguments differs between engines and versions.
+    if chat.documents or chat.functions or chat.reasoning_effort is not None or _is_odd(chat):
         return Unasked.UNSUPPORTED
     if any(_is_attachment(part) for message in _MESSAGES.decode(chat.messages) for part in _parts(message)):
         return Unasked.ATTACHMENT
     members = [_member(name, value) for name in _CHAT_MEMBERS if (value := bytes(getattr(chat, name))) not in _ABSENT]
-    kwargs = _KWARGS.decode(chat.chat_template_kwargs) if bytes(chat.chat_template_kwargs) not in _ABSENT else {}
-    if chat.reasoning_effort is not None:
-        # vLLM hands it to the template beside the client's own arguments; SGLang knows the member.
-        effort = msgspec.json.encode(chat.reasoning_effort)
-        kwargs = {"reasoning_effort": msgspec.Raw(effort)} | kwargs
-        members.append(_member("reasoning_effort", effort))
-    if kwargs:
-        members.append(_member("chat_template_kwargs", msgspec.json.encode(kwargs)))
     return TokenQuestion(b",".join(members), chat=True, salt=chat.cache_salt or "", adapter=chat.lora_path or "")
 
 

@@ -51,14 +51,6 @@ def test_the_order_inside_a_schema_is_kept() -> None:
     assert b'{"b": 1, "a": 2}' in question(messages=HELLO, tools=TOOLS).members
 
 
-def test_reasoning_effort_reaches_the_template_of_both_engines() -> None:
-    """One of them knows the member, the other one only arguments of the template; the client's own argument wins."""
-    made = members(question(messages=HELLO, reasoning_effort="low"))
-    assert (made["reasoning_effort"], made["chat_template_kwargs"]) == ("low", {"reasoning_effort": "low"})
-    own = question(messages=HELLO, reasoning_effort="low", chat_template_kwargs={"reasoning_effort": "high"})
-    assert members(own)["chat_template_kwargs"] == {"reasoning_effort": "high"}
-
-
 def test_a_completion_is_asked_as_text_or_is_tokens_already() -> None:
     """A prompt that comes as token ids needs no tokenizer."""
     assert members(question(COMPLETION, prompt="once")) == {"prompt": "once"}
@@ -79,11 +71,12 @@ def test_salt_and_adapter_are_told_apart_from_the_text() -> None:
         ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}]}, "attachment"),
         ({"messages": HELLO, "documents": [{"text": "d"}]}, "unsupported"),
         ({"messages": HELLO, "truncate_prompt_tokens": 5}, "unsupported"),
+        ({"messages": HELLO, "reasoning_effort": "low"}, "unsupported"),
         ({"messages": HELLO, "cache_salt": 7}, "unsupported"),
         ({"messages": [{"role": "user", "content": {"odd": 1}}]}, "unsupported"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "unsupported"),
     ],
-    ids=["image", "documents", "truncated prompt", "odd salt", "odd content", "lone surrogate"],
+    ids=["image", "documents", "truncated prompt", "effort", "odd salt", "odd content", "lone surrogate"],
 )
 def test_what_tokens_do_not_tell_apart_is_not_asked(body: dict[str, Any], reason: str) -> None:
     """Images have the same tokens; members that /tokenize does not know would give others than the engine uses."""
