@@ -286,12 +286,13 @@ class Service:
             state=self._state,
         ).app()
 
-    def _explain(self, asked: Asked) -> dict[str, Any]:
+    async def _explain(self, asked: Asked) -> dict[str, Any]:
         generator = random.Random(0)  # noqa: S311  breaks ties, and is not the one that serves
-        inspect_bytes = self._config.prompts.inspect_bytes
-        return explain_rehearsal(
-            rehearse(self._core.picker, asked, time.monotonic(), generator, inspect_bytes=inspect_bytes)
-        )
+        limit = self._config.prompts.inspect_bytes
+        tokens = await self._tokens.rehearse(asked, limit)
+        now = time.monotonic()
+        rehearsal = rehearse(self._core.picker, asked, now, generator, inspect_bytes=limit, tokens=tokens)
+        return explain_rehearsal(rehearsal)
 
     def _state(self, blocks: int) -> State:
         config = msgspec.to_builtins(self._config)

@@ -9,7 +9,9 @@ import aiohttp
 from ext_proc.config import Config
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.pool import Registry
+from ext_proc.core.rehearsal import Asked, understood
 from ext_proc.core.resident_index import ResidentIndex
+from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.sources.adapters import Adapters
 from ext_proc.sources.engine_tokenizer import EngineTokenizer
 from ext_proc.sources.local_tokenizer import LocalTokenizer
@@ -61,6 +63,14 @@ class TokenPools:
             inspect_bytes = config.prompts.inspect_bytes
             self._lookup = TokenLookup(self._registry, self._resident, adapters, self._count, inspect_bytes)
             self._lookup.configure(pools)
+
+    async def rehearse(self, asked: Asked, inspect_bytes: int) -> TokenPrompt | None:
+        """Find the tokens of a request that is only asked about; None where they are not to be had in time."""
+        request = understood(asked, inspect_bytes)
+        if self._lookup is None or request is None or request.unhashed is not None:
+            return None
+        found = self._lookup.rehearse(request, asked.head, asked.body)
+        return found if found is None or isinstance(found, TokenPrompt) else await found
 
     def close(self) -> None:
         """Drop all that is under way."""

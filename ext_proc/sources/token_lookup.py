@@ -72,18 +72,25 @@ class TokenLookup:
 
     def find(self, request: InferenceRequest, head: RequestHead, body: bytes) -> Found:
         """Look for the tokens of a request; None at once where its pool goes by text, or must for this request."""
+        return self._find(request, head, body, self._count)
+
+    def rehearse(self, request: InferenceRequest, head: RequestHead, body: bytes) -> Found:
+        """Look for tokens as `find` does, and count nothing."""
+        return self._find(request, head, body, lambda _pool, _result: None)
+
+    def _find(self, request: InferenceRequest, head: RequestHead, body: bytes, count: Count) -> Found:
         endpoints = self._registry.snapshot.candidates(request.model)
         pool = self._pools.get(endpoints[0].pool) if endpoints else None
         if pool is None:
             return None
         found = self._look(pool, request, head, body, endpoints)
         if isinstance(found, str):
-            self._count(pool.name, found)
+            count(pool.name, found)
             return None
         if isinstance(found, TokenPrompt):
-            self._count(pool.name, "cached")
+            count(pool.name, "cached")
             return found
-        return _Later(found, pool, self._count)
+        return _Later(found, pool, count)
 
     def _look(
         self, pool: _Pool, request: InferenceRequest, head: RequestHead, body: bytes, endpoints: Sequence[Endpoint]
