@@ -268,7 +268,7 @@ def adversities() -> list[Adversity]:
     found.append(Adversity("(d) half L40S, rates unknown / true, observed", plain, stated, 1.0, mixed=True))
     for factor in (0.3, 3.0):
         sized = variant("observed", kv_factor=factor)
-        found.append(Adversity(f"(g) index sized x {factor:g}, observed", sized, plain, 1.06))
+        found.append(Adversity(f"(g) KV memory misstated x {factor:g}, observed", sized, plain, 1.06))
     for view in ("events", "observed"):
         name = f"(h) restart, down for 30 s, {view} / {foresight}"
         found.append(Adversity(name, variant(view, **restart), variant(foresight, **restart), 1.0))

@@ -18,6 +18,7 @@ from benchmarks.bodies import MODEL
 from ext_proc.bootstrap import EnvoyOptions, render
 from ext_proc.local import processes
 from ext_proc.local.envoy import EnvoyProcess
+from ext_proc.sim.options import EngineOptions
 
 BytesCall: TypeAlias = Any  # grpc.aio.StreamStreamCall[bytes, bytes], which is generic in stubs only
 
@@ -89,6 +90,21 @@ def _answering(name: str, *, stream: bool) -> dict[str, Any]:
     }
     filters = [{"name": "envoy.filters.network.http_connection_manager", "typed_config": manager}]
     return {"name": name, "address": _address("127.0.0.1", 0), "filter_chains": [{"filters": filters}]}
+
+
+@asynccontextmanager
+async def sim_engine(options: EngineOptions, name: str) -> AsyncIterator[str]:
+    """Run a simulated engine of one model that listens on a free port; gives its address."""
+    command = [sys.executable, "-m", "ext_proc.cli", "sim-engine", "--model", options.models[0], "--name", name]
+    command += ["--preset", options.preset, "--speed", str(options.speed)]
+    command += ["--kv-tokens", str(options.limits.kv_tokens), "--block-size", str(options.block_size)]
+    process = await processes.spawn(*command, output=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None  # noqa: S101  it is a pipe
+        line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT)
+        yield json.loads(line)["address"]
+    finally:
+        await processes.stop(process)
 
 
 @asynccontextmanager

@@ -12,8 +12,8 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +22,8 @@ import msgspec
 
 from benchmarks import stack
 from benchmarks.bodies import MODEL, PATH
-from ext_proc.local import processes
 from ext_proc.local.envoy import find_envoy
+from ext_proc.sim.options import EngineOptions
 
 BLOCK_TOKENS = 512
 """Tokens that one hash id of the trace stands for."""
@@ -108,27 +108,14 @@ class Options(NamedTuple):
     kv_tokens: int
 
 
-@asynccontextmanager
-async def _engine(options: Options, name: str) -> AsyncIterator[str]:
-    """Run a simulated engine; gives its address."""
-    command = [sys.executable, "-m", "ext_proc.cli", "sim-engine", "--model", MODEL, "--name", name]
-    command += ["--preset", options.preset, "--kv-tokens", str(options.kv_tokens)]
-    process = await processes.spawn(*command, output=asyncio.subprocess.PIPE)
-    try:
-        assert process.stdout is not None  # noqa: S101  it is a pipe
-        line = await asyncio.wait_for(process.stdout.readline(), stack.START_TIMEOUT)
-        yield json.loads(line)["address"]
-    finally:
-        await processes.stop(process)
-
-
 async def replay(strategy: str, requests: Sequence[Request], options: Options) -> list[Answer]:
     """Start engines, kvpicker and Envoy, send the requests at their times and collect the answers."""
     binary = find_envoy()
     async with AsyncExitStack() as opened:
         folder = Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kvpicker-trace-")))
-        starting = [_engine(options, f"engine-{number}") for number in range(options.engines)]
-        addresses = [await opened.enter_async_context(engine) for engine in starting]
+        engine = EngineOptions(models=(MODEL,), preset=options.preset, speed=1.0, kv_tokens=options.kv_tokens)
+        starting = [stack.sim_engine(engine, f"engine-{number}") for number in range(options.engines)]
+        addresses = [await opened.enter_async_context(each) for each in starting]
         endpoints = [{"address": address, "kv_tokens": options.kv_tokens} for address in addresses]
         server = await opened.enter_async_context(stack.kvpicker(folder, endpoints, strategy))
         gateway = stack.gateway(binary, addresses, server.address, logs=True)

@@ -319,7 +319,7 @@ class Service:
 
 
 def _status(core: Core, endpoint: Endpoint, now: float, reputation: float, scrape: ScrapeStatus) -> EndpointStatus:
-    load = core.ledger.load(endpoint.slot)
+    load, source = core.ledger.load(endpoint.slot), core.rates.source(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
         state=core.health.state(endpoint.slot),
@@ -327,6 +327,9 @@ def _status(core: Core, endpoint: Endpoint, now: float, reputation: float, scrap
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
+        index_tokens=core.index.capacity(endpoint.slot),
+        prefill_rate=core.rates.rate(endpoint.slot),
+        rate_source="" if source is None else source.name.lower(),
         engine=scrape.engine,
         metrics_problem=scrape.problem,
         signals=core.signals.of(endpoint.slot, now),

@@ -8,6 +8,9 @@ import msgspec
 
 _FORGETTING = 0.9995
 _LEAST_WEIGHED = 500.0
+_LEAST_TELLING = 1_000.0
+"""Uncached tokens below which what a step takes anyhow hides what attention takes."""
+
 _ENOUGH = 200
 _EVERY = 20
 _LEAST, _MOST = 6_000.0, 300_000.0
@@ -40,6 +43,8 @@ class AttentionLearner(msgspec.Struct, gc=False):
 
         `service` may be in any unit that is the same for all endpoints, such as seconds at the speed of one of them.
         """
+        if uncached < _LEAST_TELLING:
+            return
         u, v = uncached, uncached * (prompt - uncached / 2)
         weight, keep = 1 / max(u, _LEAST_WEIGHED), _FORGETTING
         self._uu = keep * self._uu + weight * u * u

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from statistics import fmean
 
 import msgspec
 
@@ -33,53 +34,64 @@ class Expectation(msgspec.Struct, gc=False):
         """Return the tokens an answer is expected to have: as many as usual, or the client's limit if that is lower."""
         return self.output if limit is None else max(min(self.output, limit), 0.0)
 
+    def learn(self, output: int | None, residence: float) -> None:
+        """Learn from a finished answer: tokens (None if unknown) and seconds from dispatch to end.
+
+        An engine that reports more tokens than any generates does not get to ruin the mean.
+        """
+        if output is not None:
+            self.output += (1 - _MEMORY) * (min(output, _LONGEST_OUTPUT) - self.output)
+        self.residence += (1 - _MEMORY) * (residence - self.residence)
+
+    def learn_tokens(self, estimated: int, actual: int) -> None:
+        """Learn from the prompt tokens that an engine counted where so many were estimated; both above 0."""
+        self.actual = _MEMORY * self.actual + actual
+        self.estimated = _MEMORY * self.estimated + estimated
+        self.scale = min(max(self.actual / self.estimated, _LEAST_SCALE), _MOST_SCALE)
+
 
 class Expectations:
-    """Expectations by model; a new model begins with the means over all."""
+    """Expectations by model; a new one begins with the means over those that are known.
+
+    `unnamed` is what is expected where no served model is named.
+    """
 
     def __init__(self) -> None:
-        self.overall = Expectation()
+        self.unnamed = Expectation()
         self._models: dict[str, Expectation] = {}
 
-    def of(self, model: str | None) -> Expectation:
-        """Return what is expected of a model; the means over all for an unknown one."""
-        return self._models.get(model or "", self.overall)
+    @property
+    def longest_residence(self) -> float:
+        """The residence of the model whose answers take longest, in seconds."""
+        return max(each.residence for each in (self.unnamed, *self._models.values()))
 
     @property
     def models(self) -> dict[str, Expectation]:
-        """A copy of what is expected of each model."""
-        return self._models.copy()
+        """What is expected of each model, as it is now."""
+        return {name: msgspec.structs.replace(known) for name, known in self._models.items()}
 
-    def assume(self, overall: Expectation, models: Mapping[str, Expectation]) -> None:
-        """Take expectations for learnt."""
-        self.overall, self._models = overall, dict(models)
+    def assume(self, unnamed: Expectation, models: Mapping[str, Expectation]) -> None:
+        """Take over what another one has learnt."""
+        self.unnamed = msgspec.structs.replace(unnamed)
+        self._models = {name: msgspec.structs.replace(known) for name, known in models.items()}
 
-    def learn(self, model: str | None, output: int | None, residence: float) -> None:
-        """Learn from a finished answer: tokens (None if unknown) and seconds.
+    def of(self, model: str | None) -> Expectation:
+        """Return what is expected of a model, which may be a stranger's name; not to be altered."""
+        return self._models.get(model or "") or self.unnamed
 
-        An engine that reports more tokens than any generates does not get to ruin the mean.
+    def known(self, model: str | None) -> Expectation:
+        """Return what is expected of a model, to learn from its answers.
 
         Args:
-            model: a name that is served; the caller keeps strangers' names away. None counts over all only.
-            output: generated tokens.
-            residence: seconds from dispatch to end.
+            model: a name that is served; the caller keeps strangers' names away. None for all that have no such name.
         """
-        for known in self._both(model):
-            if output is not None:
-                known.output += (1 - _MEMORY) * (min(output, _LONGEST_OUTPUT) - known.output)
-            known.residence += (1 - _MEMORY) * (residence - known.residence)
-
-    def learn_tokens(self, model: str | None, estimated: int, actual: int) -> None:
-        """Learn from the prompt tokens that an engine counted where so many were estimated; both above 0."""
-        for known in self._both(model):
-            known.actual = _MEMORY * known.actual + actual
-            known.estimated = _MEMORY * known.estimated + estimated
-            known.scale = min(max(known.actual / known.estimated, _LEAST_SCALE), _MOST_SCALE)
-
-    def _both(self, model: str | None) -> tuple[Expectation, ...]:
         if model is None:
-            return (self.overall,)
-        known = self._models.get(model)
-        if known is None:
-            known = self._models[model] = msgspec.structs.replace(self.overall)
-        return (self.overall, known)
+            return self.unnamed
+        found = self._models.get(model)
+        if found is None:
+            found = self._models[model] = self._mean()
+        return found
+
+    def _mean(self) -> Expectation:
+        known = list(self._models.values()) or [self.unnamed]
+        return Expectation(fmean(each.output for each in known), fmean(each.residence for each in known))

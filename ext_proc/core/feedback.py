@@ -97,22 +97,26 @@ class Feedback:
             return False
         if lease.first_token is not None:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
-        served = self._served(lease, outcome)
-        self._note_conduct(lease, outcome, served, now)
-        as_predicted = outcome.ending is Ending.OK and served is lease.decision.endpoints[0]
-        if not as_predicted:
+        decision, served, is_good = lease.decision, self._served(lease, outcome), outcome.ending is Ending.OK
+        generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
+        if outcome.attempts > 1:
+            self._note_failed_attempts(lease, outcome, served, now)
+        current = served if served is not None and self._is_current(served) else None
+        if current is not None:
+            self._note_conduct(current, lease, outcome, generated, now)
+        if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
-        if outcome.ending is Ending.OK:
-            if lease.decision.request.operation in GENERATING:
-                self._learn(lease, outcome, served)
+        if is_good:
+            if decision.request.operation in GENERATING:
+                self._learn(lease, outcome, current, generated)
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
-        self._observer.finished(lease.decision, outcome)
+        self._observer.finished(decision, outcome)
         return True
 
     def expire(self, now: float) -> int:
         """Settle the leases whose log entry is overdue; return how many there were."""
-        overdue = self._ledger.expire(now, self._expectations.overall.residence)
+        overdue = self._ledger.expire(now, self._expectations.longest_residence)
         for lease in overdue:
             lost = Outcome(
                 decision_id=lease.decision.id, ending=Ending.LOST, served=lease.served, first_token=lease.first_token
@@ -120,38 +124,36 @@ class Feedback:
             self._observer.finished(lease.decision, lost)
         return len(overdue)
 
-    def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
+    def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None, generated: int | None) -> None:
         """Learn from a good answer what to expect of the next ones."""
-        request, usage = lease.decision.request, outcome.usage
-        model = self._registry.snapshot.known(request.model)
-        self._expectations.learn(model, _generated(lease, outcome), outcome.duration)
-        if usage.prompt_tokens and lease.learnt.chain and not request.truncated:
-            self._learn_prompt(lease, usage.prompt_tokens, usage.cached_tokens, served, model)
-
-    def _learn_prompt(
-        self, lease: Lease, tokens: int, cached: int | None, served: Endpoint | None, model: str | None
-    ) -> None:
-        request = lease.decision.request
-        if lease.learnt.estimated >= _LEAST_COUNTED:
-            self._expectations.learn_tokens(model, lease.learnt.estimated, tokens)
+        request, learnt, tokens = lease.decision.request, lease.learnt, outcome.usage.prompt_tokens
+        expected = self._expectations.known(self._registry.snapshot.known(request.model))
+        expected.learn(generated, outcome.duration)
+        if not tokens or not learnt.chain or request.truncated:
+            return
+        if learnt.estimated >= _LEAST_COUNTED:
+            expected.learn_tokens(learnt.estimated, tokens)
+        cached = outcome.usage.cached_tokens
+        if cached is None or served is None:
+            return
         predicted = _predicted(lease, served)
-        if cached is not None and predicted is not None and served is not None and self._is_current(served):
+        if predicted is not None:
             self._index.correct(served.slot, predicted * tokens / max(request.prompt_tokens, 1), cached, tokens)
 
-    def _note_conduct(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
-        sent, knowledge = lease.decision.decided_at, self._picker.knowledge
-        # Envoy tries another endpoint only if the one before was not reached or had not begun.
-        for endpoint in _tried(lease, outcome)[0] if outcome.attempts > 1 else ():
+    def _note_failed_attempts(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
+        """Envoy tries another endpoint only if the one before was not reached or had not begun."""
+        for endpoint in _tried(lease, outcome)[0]:
             if endpoint is not served and self._is_current(endpoint):
-                self._health.note(endpoint, Ending.CONNECT_FAILURE, now, sent)
-                knowledge.reputations.note(endpoint, Ending.CONNECT_FAILURE, now)
-        if served is None or not self._is_current(served):
-            return
-        self._health.note(served, outcome.ending, now, sent)
-        tokens = _generated(lease, outcome) if lease.decision.request.operation in GENERATING else None
-        knowledge.reputations.note(served, outcome.ending, now, seconds=outcome.duration, tokens=tokens)
-        model = lease.decision.request.model
-        if model in served.models and outcome.ending is Ending.OK:
+                self._health.note(endpoint, Ending.CONNECT_FAILURE, now, lease.decision.decided_at)
+                self._picker.knowledge.reputations.note(endpoint, Ending.CONNECT_FAILURE, now)
+
+    def _note_conduct(
+        self, served: Endpoint, lease: Lease, outcome: Outcome, generated: int | None, now: float
+    ) -> None:
+        ending, knowledge, model = outcome.ending, self._picker.knowledge, lease.decision.request.model
+        self._health.note(served, ending, now, lease.decision.decided_at)
+        knowledge.reputations.note(served, ending, now, seconds=outcome.duration, tokens=generated)
+        if ending is Ending.OK and model in served.models:
             knowledge.served.note(served, model)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
@@ -184,6 +186,8 @@ class Feedback:
 def _predicted(lease: Lease, served: Endpoint | None) -> int | None:
     """Return the cached tokens predicted for who served; None if it was not among those named."""
     decision = lease.decision
+    if served is decision.endpoints[0]:
+        return decision.hit_tokens
     hits = (decision.hit_tokens, *decision.fallback_hits)
     named = (hit for endpoint, hit in zip(decision.endpoints, hits, strict=False) if endpoint is served)
     return next(named, None)

@@ -71,7 +71,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
         version: of the kvpicker that wrote it.
         config: the configuration in force.
         sole_model: the base model, if only one is served.
-        expectations: what is expected of answers over all models.
+        expectations: what is expected of answers where no served model is named.
         model_expectations: the same of each model.
         attention: learnt attention length of each pool, in tokens.
         endpoints: every endpoint.
@@ -136,7 +136,7 @@ def take(parts: Parts, config: dict[str, Any], version: str, now: float, blocks:
         version=version,
         config=config,
         sole_model=snapshot.sole_model,
-        expectations=parts.expectations.overall,
+        expectations=parts.expectations.unnamed,
         model_expectations=parts.expectations.models,
         attention={pool: length for pool in snapshot.by_pool if (length := parts.rates.attention(pool))},
         endpoints=tuple(

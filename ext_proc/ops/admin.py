@@ -182,6 +182,9 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "tokens_in_flight": status.tokens_in_flight,
         "queue_ms": round(status.queue * 1e3, 3),
         "index_blocks": status.index_blocks,
+        "index_tokens": status.index_tokens,
+        "prefill_rate": status.prefill_rate and round(status.prefill_rate, 1),
+        "rate_source": status.rate_source or None,
         "reputation": round(status.reputation, 3),
         "metrics": _metrics(status),
     }

@@ -39,6 +39,9 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         tokens_in_flight: prompt and expected output tokens in flight.
         queue: estimated wait for the work in front, seconds.
         index_blocks: blocks the prefix index believes it holds.
+        index_tokens: tokens the prefix index believes to fit.
+        prefill_rate: prefill tokens per second that were learnt of it; None before anything was.
+        rate_source: where that was learnt from; empty before.
         reputation: its score among the endpoints of its pool, in [0, 1].
         engine: the engine that its metrics are of; empty while unknown.
         metrics_problem: why its metrics cannot be read; empty if they can.
@@ -53,6 +56,9 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     tokens_in_flight: float = 0
     queue: float = 0.0
     index_blocks: int = 0
+    index_tokens: int = 0
+    prefill_rate: float | None = None
+    rate_source: str = ""
     reputation: float = 1.0
     engine: str = ""
     metrics_problem: str = ""
@@ -142,6 +148,8 @@ def _endpoint_gauges(statuses: Sequence[EndpointStatus]) -> Iterator[Metric]:
         (families.INDEX_BLOCKS, [status.index_blocks for status in statuses]),
     ):
         yield _filled(family, zip(labels, values, strict=True))
+    rates = [(at, status.prefill_rate) for at, status in zip(labels, statuses, strict=True)]
+    yield _filled(families.PREFILL_RATE, [(at, rate) for at, rate in rates if rate is not None])
     ages = [(at, status.signals_age) for at, status in zip(labels, statuses, strict=True)]
     yield _filled(families.SCRAPE_AGE, [(at, age) for at, age in ages if age is not None])
     states = [status.state for status in statuses]

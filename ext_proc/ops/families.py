@@ -96,6 +96,9 @@ TOKENS_IN_FLIGHT = _gauge("endpoint_tokens_in_flight", "Tokens in flight at an e
 QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in front.", "endpoint", "pool")
 STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
 INDEX_BLOCKS = _gauge("endpoint_index_blocks", "Blocks the index believes an endpoint holds.", "endpoint", "pool")
+PREFILL_RATE = _gauge(
+    "endpoint_prefill_rate", "Prefill tokens per second that were learnt of an endpoint.", "endpoint", "pool"
+)
 SCRAPES = _counter("scrape_attempts", "Readings of engines' metrics, by result: ok or what was wrong.", "result")
 SCRAPE_MISSING = _counter(
     "scrape_missing", "Load signals that an engine usually gives and that were not on its page.", "engine", "signal"

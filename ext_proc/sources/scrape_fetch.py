@@ -53,7 +53,7 @@ def open_session() -> aiohttp.ClientSession:
 
 
 async def fetch_page(
-    session: aiohttp.ClientSession, url: URL, *, timeout_s: float, token: str | None = None
+    session: aiohttp.ClientSession, url: URL, *, patience: aiohttp.ClientTimeout, token: str | None = None
 ) -> tuple[bytes, URL]:
     """Fetch a page; returns it and where it was found.
 
@@ -63,16 +63,15 @@ async def fetch_page(
     Args:
         session: made by `open_session`.
         url: where to look.
-        timeout_s: seconds for everything together.
+        patience: time limit of everything together.
         token: sent as bearer token.
 
     Raises ScrapeError.
     """
     headers = None if token is None else {"Authorization": f"Bearer {token}"}
-    timeout = aiohttp.ClientTimeout(total=timeout_s)
     try:
         for _ in range(1 + MAX_REDIRECTS):
-            async with session.get(url, allow_redirects=False, headers=headers, timeout=timeout) as response:
+            async with session.get(url, allow_redirects=False, headers=headers, timeout=patience) as response:
                 if response.status in _REDIRECTS:
                     url = _target(url, response.headers.get("Location", ""))
                     continue
@@ -101,8 +100,10 @@ def _target(url: URL, location: str) -> URL:
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    if response.content_length is not None and response.content_length > MAX_BYTES:
-        raise ScrapeError("too_large")
+    if response.content_length is not None:
+        if response.content_length > MAX_BYTES:
+            raise ScrapeError("too_large")
+        return await response.read()  # the length is a bound, and this is quicker
     chunks: list[bytes] = []
     size = 0
     async for chunk in response.content.iter_any():

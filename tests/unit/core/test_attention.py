@@ -48,3 +48,11 @@ def test_the_length_stays_within_reason() -> None:
     _teach(steep, 100.0)
     assert flat.length <= 300_000
     assert steep.length >= 6_000
+
+
+def test_short_prefills_say_nothing() -> None:
+    """Where little is computed a step takes what it takes anyhow, and that is not held for attention."""
+    learner, generator = AttentionLearner(), random.Random(5)
+    for _ in range(3000):
+        learner.note(generator.uniform(2_000, 9_000), generator.uniform(16, 999), 0.03)
+    assert (learner.length, learner.learnt) == (START, False)

@@ -233,3 +233,13 @@ async def test_hundreds_of_endpoints_fit_on_a_page(running: Running, client: aio
     ]
     async with client.get(page) as response:
         assert (await response.text()).count("10.0.1.250:8000") >= 1
+
+
+async def test_what_was_learnt_of_an_endpoint_is_shown(running: Running, client: aiohttp.ClientSession) -> None:
+    """Its prefill rate with its source and what is believed to fit; before anything is learnt the rate is null."""
+    learnt = {"prefill_rate": 8123.456, "rate_source": "scrape", "index_tokens": 42}
+    running.statuses[0] = msgspec.structs.replace(running.statuses[0], **learnt)
+    async with client.get("/debug/endpoints") as response:
+        first, second, *_ = (await response.json())["endpoints"]
+    assert (first["prefill_rate"], first["rate_source"], first["index_tokens"]) == (8123.5, "scrape", 42)
+    assert (second["prefill_rate"], second["rate_source"]) == (None, None)

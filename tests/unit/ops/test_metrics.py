@@ -29,7 +29,13 @@ class Exposed:
         self.degraded = {"access_log_silent": False}
         self.statuses = [
             EndpointStatus(
-                endpoint=endpoint, in_flight=3, tokens_in_flight=900, queue=0.5, index_blocks=7, signals_age=0.75
+                endpoint=endpoint,
+                in_flight=3,
+                tokens_in_flight=900,
+                queue=0.5,
+                index_blocks=7,
+                prefill_rate=9000.0,
+                signals_age=0.75,
             )
             for endpoint in decision.endpoints
         ]

@@ -323,7 +323,7 @@ async def test_a_fault_in_a_listener_does_not_end_reading() -> None:
 
 @given(st.floats(0, 1e6))
 def test_turns_are_soon_and_shared(at: float) -> None:
-    """No reading waits for longer than a turn, and there are no more than fifty turns in a second."""
+    """No reading waits for longer than a turn, and there are no more than twenty turns in a second."""
     turn = _next_turn(at)
     assert at - 1e-9 <= turn <= at + TURN_S + 1e-9
     assert _next_turn(turn - TURN_S / 2) == turn

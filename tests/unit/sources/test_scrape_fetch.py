@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 
+import aiohttp
 import pytest
 from yarl import URL
 
@@ -12,13 +13,14 @@ from ext_proc.sources.scrape_fetch import MAX_BYTES, ScrapeError, fetch_page, op
 from tests.unit.sources.pages import case, signals
 from tests.unit.sources.serving import Answer, Engine, cut, drip, flood, hang, page, redirecting, serving
 
+PATIENCE = aiohttp.ClientTimeout(total=0.5)
 PAGE = b"vllm:num_requests_running 3\n"
 
 
 async def fetch(engine: Engine, token: str | None = None) -> tuple[bytes, URL]:
     """Ask an engine for its page, with little patience."""
     async with open_session() as session:
-        return await fetch_page(session, URL(f"http://{engine.address}/metrics"), timeout_s=0.5, token=token)
+        return await fetch_page(session, URL(f"http://{engine.address}/metrics"), patience=PATIENCE, token=token)
 
 
 @pytest.mark.parametrize(
