@@ -32,6 +32,7 @@ from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.wire._pb.core_pb2 import HeaderValue
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.codec import Encoder
@@ -55,10 +56,16 @@ class Core(msgspec.Struct, frozen=True):
     picker: EndpointPicker
     feedback: Feedback
     signals: Signals
+    resident: ResidentIndex
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates, self.signals))
+        follow(
+            change,
+            ledger=self.ledger,
+            index=self.index,
+            memories=(self.health, self.rates, self.signals, self.resident),
+        )
 
 
 def build_core(
@@ -120,7 +127,8 @@ def build_core(
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
-    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals)
+    reports = ResidentIndex()
+    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -193,6 +201,7 @@ def check(path: Path) -> Config:
     build_strategies(config)
     scrape_token(config)
     build_model_strategies(config)
+    check_installed(config)
     if config.envoy.endpoints_file is not None:
         EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():

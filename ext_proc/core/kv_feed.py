@@ -39,13 +39,21 @@ class KvFeed:
         self._next = 0
         self._live = -1
         self._starts_complete = True
+        self._is_closed = False
+
+    def is_past(self, number: int) -> bool:
+        """Tell whether a live number was passed, so that it is of a new process.
+
+        What an answer brought is newer than the last live message, so that comes live once more.
+        """
+        return number <= self._live
 
     def missing(self, number: int) -> int | None:
         """Return the first message that should be asked for before a live one is received; None if nothing is missing.
 
         Nothing is believed until `receive` is called with it.
         """
-        if self._is_old(number):
+        if self.is_past(number):
             self._restart()
         if number <= self._next:
             return None
@@ -58,7 +66,7 @@ class KvFeed:
         Returns:
             Why some of its events had none, metric labels.
         """
-        if self._is_old(number):
+        if self.is_past(number):
             self._restart()
         self._wait(is_waiting=False)
         self._live = number
@@ -76,14 +84,14 @@ class KvFeed:
             self._doubt()
 
     def close(self) -> None:
-        """Give up all that is held."""
+        """Give up all that is held, and hear of nothing more."""
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self) -> None:
         for cache in self.caches.values():
             cache.close()
         self.caches.clear()
-
-    def _is_old(self, number: int) -> bool:
-        """Tell a new process from a message that an answer has brought already: those are newer than the last live."""
-        return number <= self._live
 
     def _wait(self, *, is_waiting: bool) -> None:
         if is_waiting != self.is_waiting:
@@ -91,14 +99,14 @@ class KvFeed:
             self._table.revision += 1
 
     def _restart(self) -> None:
-        self.close()
+        self._drop()
         self._next = 0
         self._live = -1
         self._starts_complete = True
         self._wait(is_waiting=False)
 
     def _take(self, number: int, batch: Batch) -> list[str]:
-        if number < self._next:
+        if number < self._next or self._is_closed:
             return []
         if number > self._next:
             self._doubt()

@@ -12,7 +12,7 @@ from ext_proc.ops import families
 from ext_proc.ops.tallies import Histogram, ModelLabels, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
     from ext_proc.core.errors import Refusal
@@ -115,6 +115,16 @@ class Metrics(NoObserver):
         self._scrapes.counts[(result,)] += 1
         for signal in missing:
             self._missing.counts[engine, signal] += 1
+
+    def kv_messages(self, result: str, skipped: Iterable[str]) -> None:
+        """Count a message with KV events by what became of it, and the events of it that had no effect."""
+        self.tallies[families.KV_MESSAGES].add((result,))
+        for reason in skipped:
+            self.tallies[families.KV_SKIPPED].add((reason,))
+
+    def kv_recovery(self, result: str) -> None:
+        """Count a gap in KV events by what became of it."""
+        self.tallies[families.KV_RECOVERIES].add((result,))
 
     def forget_endpoints(self, known: AbstractSet[str]) -> None:
         """Drop the counts of endpoints that are gone, so that churn does not pile up series."""
