@@ -178,13 +178,16 @@ class KvReader:
             while (left := min(end - time.monotonic(), REPLAY_IDLE_S)) > 0 and await socket.poll(int(left * 1000)):
                 async with self._turn:
                     began = time.monotonic()
-                    is_over = self._read_answers(direct, began + TURN_S, until)
+                    is_over = self._read_answers(direct, began + TURN_S)
                     await _rest(time.monotonic() - began)
                 if is_over:
                     return
 
-    def _read_answers(self, socket: zmq.Socket[bytes], stop: float, until: int) -> bool:
-        """Take in answers that are there; return whether no more are of use."""
+    def _read_answers(self, socket: zmq.Socket[bytes], stop: float) -> bool:
+        """Take in answers that are there; return whether that was the last.
+
+        They go on beyond what was missed, which fills later gaps too; what they bring twice the feed ignores.
+        """
         while time.monotonic() < stop:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
@@ -198,8 +201,6 @@ class KvReader:
             if read is None:
                 continue
             number, batch = read
-            if number >= until:
-                return True
             self._listener.kv_messages("replayed", [*batch.skipped, *self.feed.replayed(number, batch)])
         return False
 

@@ -36,6 +36,8 @@ class Exposed:
                 index_blocks=7,
                 prefill_rate=9000.0,
                 signals_age=0.75,
+                kv_silence=2.5,
+                kv_blocks=11,
             )
             for endpoint in decision.endpoints
         ]
@@ -77,6 +79,8 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
     metrics.scraped("ok", "vllm", ("kv_usage",))
+    metrics.kv_messages("ok", ["unknown_parent"])
+    metrics.kv_recovery("replayed")
     return exposed
 
 
@@ -105,6 +109,9 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
         ("health_changes_total", {"state": "ejected"}),
         ("config_reloads_total", {"result": "applied"}),
         ("access_log_entries_total", {"result": "joined"}),
+        ("kv_event_messages_total", {"result": "ok"}),
+        ("kv_events_skipped_total", {"reason": "unknown_parent"}),
+        ("kv_event_recoveries_total", {"result": "replayed"}),
         ("leases_expired_total", {}),
         ("attempts_total", {}),
         ("decision_seconds_count", {}),

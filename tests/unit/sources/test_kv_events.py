@@ -186,6 +186,7 @@ async def test_gaps_one_after_the_other_are_asked_for_with_a_pause() -> None:
         assert heard.held(118) == SIZE
         elapsed = time.monotonic() - began
         assert len(publisher.questions) - before <= elapsed / kv_reader.COOL_DOWN_S + 1
+        assert heard.recoveries.keys() == {"replayed"}
 
 
 async def test_a_restarted_engine_holds_nothing_from_its_first_event_on() -> None:
