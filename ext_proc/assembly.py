@@ -36,6 +36,7 @@ from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.scrape import ScrapeStatus
 from ext_proc.token_pools import local_tokenizer
 from ext_proc.wire._pb.core_pb2 import HeaderValue
@@ -61,11 +62,12 @@ class Core(msgspec.Struct, frozen=True):
     picker: EndpointPicker
     feedback: Feedback
     signals: Signals
+    resident: ResidentIndex
     token_hits: TokenHits
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
-        memories = (self.health, self.rates, self.signals, self.token_hits)
+        memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
         follow(change, ledger=self.ledger, index=self.index, memories=memories)
 
 
@@ -99,7 +101,8 @@ def build_core(
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     known = index if resident is None else MixedIndex(index, resident)
-    token_hits = TokenHits(ResidentIndex())
+    reports = ResidentIndex()
+    token_hits = TokenHits(reports)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
     rates, expectations = RateLearner(), Expectations()
@@ -130,7 +133,7 @@ def build_core(
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
-    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals, token_hits)
+    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -228,6 +231,7 @@ def check(path: Path) -> Config:
     build_strategies(config)
     scrape_token(config)
     build_model_strategies(config)
+    check_installed(config)
     if config.envoy.endpoints_file is not None:
         EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():

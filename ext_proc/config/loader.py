@@ -118,6 +118,9 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
                 (*path, "tokens", "tokenizer"),
                 "the folder of a tokenizer goes with `source: local`, and only with that",
             )
+        problem = pool.kv_events.problem() if pool.kv_events is not None else None
+        if problem is not None:
+            yield Problem((*path, "kv_events", problem[0]), problem[1])
         yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
 
 

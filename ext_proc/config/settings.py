@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
+from ext_proc.config.kv_events import KvEventsConfig
+from ext_proc.config.section import Port, Section
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
@@ -20,13 +22,8 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9
 StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
-Port = Annotated[int, Meta(ge=1, le=65_535)]
 UrlPath = Annotated[str, Meta(min_length=1, max_length=256)]
 SomeTokens = Annotated[int, Meta(ge=1, le=10_000_000_000)]
-
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mapping of the configuration file."""
 
 
 class AdminConfig(Section, frozen=True, kw_only=True):
@@ -68,6 +65,8 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
         engine: What answers there, where it differs from the pool's.
         metrics_path: Path of its page of metrics, where it differs from the pool's.
         metrics_port: Port of its page of metrics, where it differs from the pool's.
+        kv_events_port: Port of its first publisher of KV events, where it differs from the pool's.
+        kv_replay_port: Port where the events of that publisher can be asked for again, the same.
     """
 
     address: str
@@ -79,6 +78,8 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     engine: EngineName | None = None
     metrics_path: UrlPath | None = None
     metrics_port: Port | None = None
+    kv_events_port: Port | None = None
+    kv_replay_port: Port | None = None
 
 
 class TokensConfig(Section, frozen=True, kw_only=True):
@@ -117,6 +118,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         metrics_port: Port of the engines' page of metrics, at their own addresses. Unset takes the endpoint's, and
             8002 for `triton`.
         tokens: How the exact tokens of requests are found. Unset goes by their text.
+        kv_events: Where the engines tell what their caches hold. Unset listens to none.
     """
 
     strategy: StrategyConfig = StrategyConfig()
@@ -127,6 +129,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     metrics_path: UrlPath | None = None
     metrics_port: Port | None = None
     tokens: TokensConfig | None = None
+    kv_events: KvEventsConfig | None = None
 
     @property
     def specs(self) -> tuple[EndpointSpec, ...]:
@@ -335,5 +338,7 @@ def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
         kv_tokens=entry.kv_tokens,
         prefill_rate=entry.prefill_rate,
         labels=entry.labels,
-        metrics=MetricsSource(entry.engine, entry.metrics_path, entry.metrics_port),
+        metrics=MetricsSource(
+            entry.engine, entry.metrics_path, entry.metrics_port, entry.kv_events_port, entry.kv_replay_port
+        ),
     )

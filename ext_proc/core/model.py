@@ -57,17 +57,21 @@ class Unhashed(enum.StrEnum):
 
 
 class MetricsSource(msgspec.Struct, frozen=True, gc=False):
-    """How the metrics of an engine are read; None where nobody said.
+    """How the metrics of an engine are read, and its KV events; None where nobody said.
 
     Attributes:
         engine: the engine whose names they have.
         path: path of the page.
         port: port of the page, at the endpoint's own address.
+        events_port: port of the publisher of its KV events.
+        replay_port: port where events can be asked for again.
     """
 
     engine: str | None = None
     path: str | None = None
     port: int | None = None
+    events_port: int | None = None
+    replay_port: int | None = None
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -124,6 +124,15 @@ SCRAPE_MISSING = _counter(
     "scrape_missing", "Load signals that an engine usually gives and that were not on its page.", "engine", "signal"
 )
 SCRAPE_AGE = _gauge("scrape_age_seconds", "Time since an engine's metrics were read.", "endpoint", "pool")
+KV_MESSAGES = _counter(
+    "kv_event_messages", "Messages with KV events of engines, by result: ok or what was wrong.", "result"
+)
+KV_SKIPPED = _counter("kv_events_skipped", "KV events that had no effect, by reason.", "reason")
+KV_RECOVERIES = _counter(
+    "kv_event_recoveries", "Gaps in KV events, by what became of them: replayed, lost or restart.", "result"
+)
+KV_SILENCE = _gauge("kv_events_silent_seconds", "Time since an engine sent KV events.", "endpoint", "pool")
+KV_BLOCKS = _gauge("endpoint_resident_blocks", "Blocks that an engine reports to hold.", "endpoint", "pool")
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 

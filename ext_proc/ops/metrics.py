@@ -12,7 +12,7 @@ from ext_proc.ops import families
 from ext_proc.ops.tallies import ErrorShare, Histogram, ModelLabels, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
     from ext_proc.core.errors import Refusal
@@ -123,6 +123,16 @@ class Metrics(NoObserver):
     def token_lookup(self, pool: str, result: str) -> None:
         """Count a look for the exact tokens of a request by what became of it."""
         self._token_lookups.counts[pool, result] += 1
+
+    def kv_messages(self, result: str, skipped: Iterable[str]) -> None:
+        """Count a message with KV events by what became of it, and the events of it that had no effect."""
+        self.tallies[families.KV_MESSAGES].add((result,))
+        for reason in skipped:
+            self.tallies[families.KV_SKIPPED].add((reason,))
+
+    def kv_recovery(self, result: str) -> None:
+        """Count a gap in KV events by what became of it."""
+        self.tallies[families.KV_RECOVERIES].add((result,))
 
     def forget_endpoints(self, known: AbstractSet[str]) -> None:
         """Drop the counts of endpoints that are gone, so that churn does not pile up series."""

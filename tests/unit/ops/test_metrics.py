@@ -36,6 +36,8 @@ class Exposed:
                 index_blocks=7,
                 prefill_rate=9000.0,
                 signals_age=0.75,
+                kv_silence=2.5,
+                kv_blocks=11,
             )
             for endpoint in decision.endpoints
         ]
@@ -78,6 +80,8 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.access_log_entry("joined")
     metrics.scraped("ok", "vllm", ("kv_usage",))
     metrics.token_lookup("chat", "late")
+    metrics.kv_messages("ok", ["unknown_parent"])
+    metrics.kv_recovery("replayed")
     return exposed
 
 
@@ -106,6 +110,9 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
         ("health_changes_total", {"state": "ejected"}),
         ("config_reloads_total", {"result": "applied"}),
         ("access_log_entries_total", {"result": "joined"}),
+        ("kv_event_messages_total", {"result": "ok"}),
+        ("kv_events_skipped_total", {"reason": "unknown_parent"}),
+        ("kv_event_recoveries_total", {"result": "replayed"}),
         ("leases_expired_total", {}),
         ("token_lookups_total", {"pool": "chat", "result": "late"}),
         ("attempts_total", {}),
