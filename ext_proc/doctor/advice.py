@@ -90,6 +90,9 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
     elif one.kv_events is not None and not one.kv_events.replay:
         do = "give its events a replay endpoint"
         yield Finding(Level.ADVICE, at, "missed KV events cannot be asked for", do, "no blind spot after a hiccup")
+    if one.deaf:
+        what = f"nothing listens where its KV events are to be heard ({', '.join(one.deaf)})"
+        yield Finding(Level.PROBLEM, at, what, "correct `kv_events` of the pool, or start the engine with these ports")
     if pool.tokens is not None and pool.tokens.source == "engine" and not one.tokenizes_chat:
         what = "/tokenize takes no conversation" if one.tokenizes_text else "/tokenize does not answer"
         yield Finding(
@@ -140,12 +143,27 @@ def _of_pool(name: str, pool: PoolConfig, examined: Sequence[Examination]) -> It
         yield Finding(
             Level.ADVICE, where, f"different engines share the pool: {', '.join(kinds)}", "set `engine` of each"
         )
+    yield from _of_use(where, pool, examined)
+
+
+def _of_use(where: str, pool: PoolConfig, examined: Sequence[Examination]) -> Iterator[Finding]:
+    """Find whether events and tokens, which are of use only together, are both there."""
     publishing = [one for one in examined if one.kv_events is not None and one.kv_events.enabled]
-    if publishing and pool.tokens is None:
+    if publishing and pool.kv_events is None:
+        do = "add `kv_events: {port: PORT, replay_port: PORT}` to the pool"
+        yield Finding(Level.ADVICE, where, "engines publish KV events, and nobody listens", do, _KNOWN_EVENTS)
+    elif pool.tokens is not None and pool.kv_events is None:
+        what = "`tokens` is set without `kv_events`: exact tokens are of use only with them"
+        yield Finding(Level.PROBLEM, where, what, "add `kv_events`, or remove `tokens`", _KNOWN_EVENTS)
+    if (publishing or pool.kv_events is not None) and pool.tokens is None:
         do = "add `tokens: {}` to the pool"
-        if not all(one.tokenizes_chat for one in publishing):
+        if not all(one.tokenizes_chat for one in publishing or examined):
             do = "add `tokens: {source: local, tokenizer: FOLDER}` to the pool"
-        yield Finding(Level.ADVICE, where, "its KV events are of no use by text alone", do, _KNOWN_EVENTS)
-    if pool.tokens is not None and examined and not publishing and all(one.kv_events is not None for one in examined):
-        what = "`tokens` is set, but no engine publishes KV events"
-        yield Finding(Level.PROBLEM, where, what, "switch events on, or remove `tokens`", "tokens that are of use")
+        yield Finding(Level.ADVICE, where, "KV events are of no use by text alone", do, _KNOWN_EVENTS)
+    if pool.kv_events is not None and examined and all(_publishes_nothing(one) for one in examined):
+        what = "`kv_events` is set, but no engine publishes any"
+        yield Finding(Level.PROBLEM, where, what, "switch them on at the engines, or remove it", _KNOWN_EVENTS)
+
+
+def _publishes_nothing(one: Examination) -> bool:
+    return one.kv_events is not None and not one.kv_events.enabled

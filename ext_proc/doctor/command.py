@@ -18,6 +18,7 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import EndpointSpec, Registry
 from ext_proc.doctor.advice import Level, findings
 from ext_proc.doctor.examination import TIMEOUT_S, Examination, examine
+from ext_proc.sources.kv_publishers import publishers
 from ext_proc.sources.scrape import metrics_source
 
 HELP: Final = "ask each configured engine what it can tell, and say what to switch on"
@@ -90,9 +91,12 @@ async def examine_all(config: Config, registry: Registry, *, probe: bool, timeou
     async with aiohttp.ClientSession(auto_decompress=True) as session:
 
         async def ask(endpoint: Endpoint) -> Examination:
-            source = metrics_source(endpoint, pools.get(endpoint.pool))
+            pool = pools.get(endpoint.pool)
+            source, events = metrics_source(endpoint, pool), publishers(endpoint, pool)
             async with turns:
-                return await examine(session, endpoint, source, token=token, probe=probe, timeout_s=timeout_s)
+                return await examine(
+                    session, endpoint, source, token=token, probe=probe, events=events, timeout_s=timeout_s
+                )
 
         return await asyncio.gather(*map(ask, registry.snapshot.endpoints))
 

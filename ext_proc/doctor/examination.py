@@ -14,6 +14,7 @@ from ext_proc.core.model import Endpoint, MetricsSource
 from ext_proc.core.prompts.token_question import TokenQuestion
 from ext_proc.doctor.pages import KvEvents, kv_events_of_sglang, kv_events_of_vllm, read_cache
 from ext_proc.sources.engine_tokenizer import fetch_tokens
+from ext_proc.sources.kv_publishers import Publishers
 from ext_proc.sources.models import ListingError, fetch_listing
 from ext_proc.sources.scrape import NO_METRICS, metrics_url
 from ext_proc.sources.scrape_engines import PageReader
@@ -45,6 +46,7 @@ class Examination(msgspec.Struct, kw_only=True):
         block_tokens: tokens of one block of it; None if it does not say.
         prefix_caching: whether it keeps prefixes; None if it does not say.
         kv_events: how it publishes its KV events; None if it does not say.
+        deaf: ports at which KV events are configured to be heard and nothing listens.
         tokenizes_text: whether `/tokenize` takes a prompt.
         tokenizes_chat: whether `/tokenize` takes a conversation.
         reports_cached: whether its answers say how many tokens were cached; None if that was not tried.
@@ -64,6 +66,7 @@ class Examination(msgspec.Struct, kw_only=True):
     block_tokens: int | None = None
     prefix_caching: bool | None = None
     kv_events: KvEvents | None = None
+    deaf: tuple[str, ...] = ()
     tokenizes_text: bool = False
     tokenizes_chat: bool = False
     reports_cached: bool | None = None
@@ -77,6 +80,7 @@ async def examine(
     *,
     token: str | None,
     probe: bool,
+    events: Publishers | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Examination:
     """Ask an engine everything; never raises for what an engine does.
@@ -87,6 +91,7 @@ async def examine(
         source: where its metrics are, and which engine it is, as far as that is configured.
         token: bearer token for its metrics.
         probe: True to have it generate one token.
+        events: where its KV events are to be heard, by configuration.
         timeout_s: bound on each question.
     """
     made = Examination(endpoint=endpoint.address, pool=endpoint.pool, engine=source.engine or "")
@@ -98,6 +103,7 @@ async def examine(
         _ask_metrics(session, made, source, token, timeout_s),
         _ask_itself(session, made, timeout_s),
         _ask_tokens(session, made, timeout_s),
+        _knock(made, events, timeout_s),
     )
     if probe:
         await _probe(session, made, timeout_s)
@@ -164,6 +170,20 @@ async def _ask_tokens(session: aiohttp.ClientSession, made: Examination, timeout
             return False
 
     made.tokenizes_text, made.tokenizes_chat = await asyncio.gather(answers(_TEXT), answers(_CHAT))
+
+
+async def _knock(made: Examination, events: Publishers | None, timeout_s: float) -> None:
+    """Try the ports of its KV events; a connection says only that something listens."""
+    deaf = []
+    for address in (place for pair in events.addresses for place in pair if place) if events is not None else ():
+        host, _, port = address.removeprefix("tcp://").rpartition(":")
+        try:
+            async with asyncio.timeout(timeout_s):
+                _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+            writer.close()
+        except (OSError, TimeoutError):
+            deaf.append(address)
+    made.deaf = tuple(deaf)
 
 
 async def _probe(session: aiohttp.ClientSession, made: Examination, timeout_s: float) -> None:

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from ext_proc.config import PoolConfig
+from ext_proc.config import KvEventsConfig, PoolConfig
 from ext_proc.config.settings import TokensConfig
 from ext_proc.doctor.advice import Finding, Level, findings
 from ext_proc.doctor.examination import Examination
 from ext_proc.doctor.pages import KvEvents
 
-TOKENS = TokensConfig()
+TOKENS, HEARD = TokensConfig(), KvEventsConfig(port=5557)
 EVENTS = KvEvents(True, "tcp://*:5557", replay=True)
 
 
@@ -34,9 +34,11 @@ def well(address: str = "10.0.0.1:1", **changes: Any) -> Examination:
     return Examination(**(fields | changes))
 
 
-def say(*examined: Examination, tokens: TokensConfig | None = TOKENS, **pool: Any) -> list[Finding]:
+def say(
+    *examined: Examination, tokens: TokensConfig | None = TOKENS, kv_events: KvEventsConfig | None = HEARD, **pool: Any
+) -> list[Finding]:
     """Say what is to be known of one pool."""
-    return findings(examined, {"p": PoolConfig(tokens=tokens, **pool)})
+    return findings(examined, {"p": PoolConfig(tokens=tokens, kv_events=kv_events, **pool)})
 
 
 def test_nothing_is_said_where_nothing_is_wrong() -> None:
@@ -52,6 +54,7 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
         ({"prefix_caching": False}, "problem", "keeps no prefixes", "--enable-prefix-caching"),
         ({"tokenizes_chat": False}, "problem", "no conversation", "source: local"),
         ({"tokenizes_chat": False, "tokenizes_text": False}, "problem", "does not answer", "source: local"),
+        ({"deaf": ("tcp://10.0.0.1:5557",)}, "problem", "tcp://10.0.0.1:5557", "`kv_events`"),
         ({"kv_events": KvEvents(False)}, "advice", "no KV events", "--kv-events-config"),
         ({"kv_events": KvEvents(True)}, "advice", "missed KV events", "replay"),
         ({"metrics_problem": "http_401"}, "advice", "metrics", "token_env"),
@@ -78,7 +81,7 @@ def test_the_flags_are_those_of_the_engine() -> None:
         "metrics_problem": "http_404",
         "reports_cached": False,
     }
-    told = " ".join(finding.do for finding in say(well(engine="sglang", **lacks), tokens=None))
+    told = " ".join(finding.do for finding in say(well(engine="sglang", **lacks)))
     flags = ("--disable-radix-cache", "--kv-events-config", "--enable-metrics", "--enable-cache-report")
     assert all(flag in told for flag in flags)
 
@@ -106,10 +109,20 @@ def test_events_without_tokens_are_of_no_use() -> None:
     assert "source: local" in found.do
 
 
+def test_events_that_nobody_hears_are_of_no_use() -> None:
+    """What an engine publishes must be listened to, and read with tokens."""
+    told = [finding.do for finding in say(well(), tokens=None, kv_events=None)]
+    assert any("kv_events" in do for do in told)
+    assert any("tokens" in do for do in told)
+
+
 def test_tokens_without_events_are_of_no_use() -> None:
-    """It is a problem only where all engines say that they publish nothing."""
-    found = say(well(kv_events=KvEvents(False)))
-    assert [(finding.level, finding.where) for finding in found] == [("problem", "pool p"), ("advice", "10.0.0.1:1")]
+    """Whether nobody listens or no engine publishes; one that does not say is believed."""
+    (found,) = say(well(kv_events=None), kv_events=None)
+    assert (found.level, "without `kv_events`" in found.what) == (Level.PROBLEM, True)
+    found, advice = say(well(kv_events=KvEvents(False)))
+    assert (found.level, "no engine publishes" in found.what) == (Level.PROBLEM, True)
+    assert (advice.level, advice.where) == (Level.ADVICE, "10.0.0.1:1")
     assert say(well(kv_events=None)) == []
 
 

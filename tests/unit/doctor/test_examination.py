@@ -14,6 +14,7 @@ from ext_proc.core.model import Endpoint, MetricsSource
 from ext_proc.doctor.examination import Examination, examine
 from ext_proc.doctor.pages import KvEvents, read_cache
 from ext_proc.sim.engine import EngineOptions, SimEngine
+from ext_proc.sources.kv_publishers import Publishers
 from tests.unit.sources.serving import Answer, hang, page, serving
 
 SGLANG_METRICS = b"sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:page_size 64\n"
@@ -130,6 +131,14 @@ async def test_nonsense_is_no_answer(http: aiohttp.ClientSession, body: bytes) -
         engine.answer = page(body)
         made = await ask(http, engine.address)
     assert (made.reachable, made.kv_events, made.probe_problem) == (True, None, "no answer with usage")
+
+
+async def test_the_ports_of_events_are_tried(http: aiohttp.ClientSession) -> None:
+    """A port where nothing listens is told, whatever the engine says."""
+    async with SimEngine(EngineOptions()) as engine, serving() as publisher:
+        addresses = ((f"tcp://{publisher.address}", "tcp://127.0.0.1:9"),)
+        made = await ask(http, engine.address, events=Publishers(addresses, b"", {}))
+    assert made.deaf == ("tcp://127.0.0.1:9",)
 
 
 async def test_an_engine_without_metrics_by_nature(http: aiohttp.ClientSession) -> None:
