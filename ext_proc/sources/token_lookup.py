@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -20,6 +21,9 @@ from ext_proc.sources.tokenizing import TokenizeError, Tokenizer
 
 MOST_AT_ONCE: Final = 128
 """Prompts of one pool that are tokenized at a time; a further one is decided by its text at once."""
+
+SIZE_KEPT_S: Final = 1.0
+_MOST_MODELS: Final = 256
 
 Count = Callable[[str, str], None]
 """Counts what became of a lookup: pool and result."""
@@ -96,13 +100,12 @@ class TokenLookup:
         self, pool: _Pool, request: InferenceRequest, head: RequestHead, body: bytes, endpoints: Sequence[Endpoint]
     ) -> asyncio.Task[TokenPrompt] | TokenPrompt | str:
         """Find the tokens or begin to; the text says why that is not done."""
-        sizes = Counter(size for endpoint in endpoints if (size := self._resident.block_tokens(endpoint.slot)))
-        if not sizes:
+        block_tokens = pool.sizes.of(request.model, endpoints, self._resident)
+        if block_tokens is None:
             return "no_reports"
         asked = read_question(request, head, body, self._inspect_bytes)
         if isinstance(asked, Unasked):
             return asked.value
-        block_tokens, _ = sizes.most_common(1)[0]
         key = _Key(asked.digest, asked.ids, request.model, asked.adapter, asked.salt, block_tokens)
         return pool.cache.get(key) or pool.begin(key, asked, endpoints) or "busy"
 
@@ -116,6 +119,31 @@ class _Key(NamedTuple):
     block_tokens: int
 
 
+class BlockSizes:
+    """The size of blocks that most engines of a model report; asked again after a second, since all are asked.
+
+    Args:
+        clock: monotonic seconds.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[str | None, tuple[Sequence[Endpoint], float, int | None]] = {}
+
+    def of(self, model: str | None, endpoints: Sequence[Endpoint], resident: ResidentIndex) -> int | None:
+        """Return the tokens of a block; None if no engine reports what it holds."""
+        now = self._clock()
+        known = self._known.get(model)
+        if known is not None and known[0] is endpoints and now < known[1]:
+            return known[2]
+        sizes = Counter(size for endpoint in endpoints if (size := resident.block_tokens(endpoint.slot)))
+        found = sizes.most_common(1)[0][0] if sizes else None
+        if len(self._known) >= _MOST_MODELS:
+            self._known.clear()
+        self._known[model] = endpoints, now + SIZE_KEPT_S, found
+        return found
+
+
 class _Pool:
     """One pool's tokenizer, what it found before, and what it is at."""
 
@@ -123,6 +151,7 @@ class _Pool:
         self.name = name
         self.deadline_s = settings.deadline_s
         self.cache: TokenCache[TokenPrompt] = TokenCache(settings.cache_tokens)
+        self.sizes = BlockSizes()
         self._tokenizer = settings.tokenizer
         self._adapters = adapters
         self._tasks: dict[_Key, asyncio.Task[TokenPrompt]] = {}

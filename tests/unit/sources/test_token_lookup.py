@@ -19,7 +19,7 @@ from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.sources.adapters import Adapters
-from ext_proc.sources.token_lookup import MOST_AT_ONCE, PoolTokens, TokenLookup
+from ext_proc.sources.token_lookup import MOST_AT_ONCE, SIZE_KEPT_S, BlockSizes, PoolTokens, TokenLookup
 from ext_proc.sources.tokenizing import TokenizeError
 from tests.unit.sources.serving import page, serving
 from tests.waiting import until
@@ -203,6 +203,22 @@ async def test_without_reports_nobody_is_asked(bench: Bench) -> None:
     bench.resident.remove(bench.slot)
     assert bench.find() is None
     assert bench.counts == {"no_reports": 1}
+
+
+def test_blocks_are_cut_as_most_engines_do_it() -> None:
+    """A change is noticed within a second, a change of the endpoints at once."""
+    now, resident, sizes = 0.0, ResidentIndex(), BlockSizes(lambda: now)
+    endpoints = tuple(Endpoint(address=f"10.0.0.{slot}:1", pool="p", slot=slot) for slot in range(3))
+    for slot, size in enumerate((32, 16, 16)):
+        resident.add(slot, size)
+    assert sizes.of("m", endpoints, resident) == 16
+    resident.remove(1)
+    resident.remove(2)
+    assert sizes.of("m", endpoints, resident) == 16
+    assert sizes.of("m", endpoints[:2], resident) == 32
+    now = SIZE_KEPT_S
+    resident.remove(0)
+    assert sizes.of("m", endpoints, resident) is None
 
 
 async def test_what_cannot_be_asked_is_counted_by_its_reason(bench: Bench) -> None:
