@@ -11,6 +11,7 @@ import msgspec
 
 from ext_proc.analyze.options import Options
 from ext_proc.core.errors import ConfigError
+from ext_proc.ops.whole_file import whole_file
 
 HELP: Final = "say how much of recorded traffic repeats, and what routing could gain"
 
@@ -83,6 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     # Slow to import; other commands do without.
     from ext_proc.analyze import analysis  # noqa: PLC0415
+    from ext_proc.analyze.page import page  # noqa: PLC0415
 
     if arguments.last_block < arguments.first_block:
         raise ConfigError("--last-block must be at least --first-block, because blocks grow along a prompt")
@@ -94,9 +96,9 @@ def run(arguments: argparse.Namespace) -> int:
         show_prompts=arguments.show_prompts,
         smallest_block=arguments.first_block // 4,
     )
-    report = analysis.analyse(arguments.files, options, (arguments.first_block, arguments.last_block))
-    if arguments.html is not None:
-        analysis.write_page(report, arguments.html)
+    with whole_file(arguments.html, arguments.files, "--html") as write_page:
+        report = analysis.analyse(arguments.files, options, (arguments.first_block, arguments.last_block))
+        write_page(page(report))
     if arguments.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + "\n")
     else:

@@ -37,8 +37,6 @@ Exit status: 0 when it ended as asked, 1 when something failed, 2 when something
 chose cannot be used.
 """
 
-INTERRUPTED: Final = 130
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the `replay` command."""
@@ -90,12 +88,9 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and report; returns the exit status."""
-    try:
-        from ext_proc.replay import replay  # noqa: PLC0415  slow to import; other commands do without
+    from ext_proc.replay import replay  # noqa: PLC0415  slow to import; other commands do without
 
-        return replay.run(arguments)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return replay.run(arguments)
 
 
 def _positive(text: str) -> float:

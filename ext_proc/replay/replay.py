@@ -6,9 +6,8 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from statistics import fmean
 from typing import Final
 
@@ -17,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ext_proc.core.errors import ConfigError
+from ext_proc.ops.whole_file import whole_file
 from ext_proc.replay import page, shaping, table, workloads
 from ext_proc.replay.options import Options, read_options
 from ext_proc.replay.results import Engines, Replayed, Report, Run, rows
@@ -35,8 +35,11 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: something the user chose cannot be used.
     """
     options = read_options(arguments)
-    if options.html is not None:
-        _write(options.html, "")
+    with whole_file(options.html, options.traces, "--html") as write_page:
+        return _replay(options, write_page)
+
+
+def _replay(options: Options, write_page: Callable[[str], None]) -> int:
     stream = sys.stderr if options.json else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
@@ -55,8 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     table.show(console, report)
     if options.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + os.linesep)
-    if options.html is not None:
-        _write(options.html, page.render(report, [own[0].series for own in runs]))
+    write_page(page.render(report, [own[0].series for own in runs]))
     return 0
 
 
@@ -137,11 +139,3 @@ def _report(options: Options, replayed: Replayed, runs: Sequence[Sequence[Run]])
         slo=options.slo,
         strategies=rows(options.contestants, runs),
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the page; an empty one first, since a place that cannot be written is better known before the runs."""
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", path="--html") from error

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
+import signal
+import sys
 import xml.etree.ElementTree as ET
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -207,3 +211,36 @@ def test_advice_on_tools_reads_well(tmp_path: Path, capsys: pytest.CaptureFixtur
     bodies = [chat(RULES, words(number, 40), tools=TOOLS[:: (1, -1)[number % 2]]) for number in range(250)]
     advice = report_of(capsys, write(tmp_path / "tools.jsonl", bodies))["advice"]
     assert any(sentence.startswith("Order of tools, 0 tokens into the prompt") for sentence in advice)
+
+
+def test_the_input_is_not_overwritten(chats: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the hand costs no recorded traffic."""
+    before = Path(chats).read_bytes()
+    assert main(["analyze", chats, "--html", chats]) == 2
+    assert "is what is read; give another file" in capsys.readouterr().err
+    assert Path(chats).read_bytes() == before
+
+
+async def test_an_interrupt_ends_quietly_and_leaves_the_old_page(tmp_path: Path) -> None:
+    """No traceback, status 130, and an older report is still there."""
+    page = tmp_path / "report.html"
+    page.write_text("old")
+    command = [sys.executable, "-m", "ext_proc.cli", "analyze", "-", "--html", str(page)]
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    line = json.dumps(chat(RULES, words(0, 300))).encode() + b"\n"
+    try:
+        assert process.stdin is not None
+        # More than a pipe and its buffers hold: when it is gone, the command reads.
+        for _ in range(4):
+            process.stdin.write(line * (1_000_000 // len(line)))
+            await asyncio.wait_for(process.stdin.drain(), 30)
+        process.send_signal(signal.SIGINT)
+        _, errors = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert page.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [page]

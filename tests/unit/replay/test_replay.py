@@ -100,6 +100,25 @@ def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys
     assert captured.out == ""
 
 
+def test_a_page_never_takes_the_place_of_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused, and the trace keeps its content."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(json.dumps({"timestamp": 0, "input_length": 4, "output_length": 4, "hash_ids": []}))
+    before = path.read_bytes()
+    assert main(["replay", str(path), *SMALL, "--html", str(path)]) == 2
+    assert "--html: " in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_a_failure_leaves_the_old_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What comes to nothing costs no older report."""
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    assert main(["replay", str(tmp_path / "nothing"), "--html", str(path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert path.read_text() == "old"
+
+
 def test_a_trace_is_replayed_with_what_is_wrong_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unusable lines and requests that no engine can hold are counted and told."""
     line = {"timestamp": 0, "input_length": 1030, "output_length": 4, "hash_ids": [1, 2, 3]}
