@@ -15,12 +15,10 @@ from ext_proc.core.errors import ConfigError
 from ext_proc.replay.contestants import Contestant, contestants
 from ext_proc.replay.workloads import RECIPES, Recipe
 from ext_proc.sim.fleet.conditions import Conditions
-from ext_proc.sim.fleet.presets import PRESETS, EnginePreset
+from ext_proc.sim.fleet.presets import PRESETS, REFERENCE, EnginePreset
 from ext_proc.sim.fleet.results import Slo
 
 MOST_ENGINES: Final = 1000
-REFERENCE: Final = PRESETS["h100-8b"]
-"""The preset that the rates of the named workloads are meant for."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
