@@ -74,6 +74,8 @@ def read_options(arguments: argparse.Namespace) -> Options:
     traces = tuple(arguments.trace)
     if recipe is None and not traces:
         raise ConfigError(f"name a trace, or a workload with --workload ({', '.join(RECIPES)})", path="TRACE")
+    if recipe is not None and traces and not recipe.takes_trace:
+        raise ConfigError(f"`{recipe.name}` is made without a trace; leave out TRACE or --workload", path="TRACE")
     if len(traces) > 1 and (recipe is None or recipe.name != "uniq"):
         raise ConfigError("several traces go with --workload uniq only, which takes lengths from them", path="TRACE")
     engines = _engines(arguments.engines)
