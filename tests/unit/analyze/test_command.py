@@ -17,7 +17,7 @@ import msgspec
 import pytest
 
 from ext_proc.analyze import reference
-from ext_proc.analyze.report import Report
+from ext_proc.analyze.report import WHOLE_BLOCKS, Report
 from ext_proc.cli import main
 from tests.unit.analyze.bodies import RULES, TOOLS, chat, words
 
@@ -249,3 +249,36 @@ async def test_an_interrupt_ends_quietly_and_leaves_the_old_page(tmp_path: Path)
     assert b"Traceback" not in errors
     assert page.read_text() == "old"
     assert names(tmp_path) == ["report.html"]
+
+
+def test_one_line_is_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As people write it; shares say how they are counted."""
+    path = write(tmp_path / "one.jsonl", [chat(RULES, "Hello")])
+    assert main(["analyze", path, "--html", str(tmp_path / "report.html")]) == 0
+    out = capsys.readouterr().out
+    for text in (out, (tmp_path / "report.html").read_text("utf-8")):
+        assert "1 request of 1 line" in text
+        assert "1 requests" not in text
+        assert "1 lines" not in text
+        assert WHOLE_BLOCKS in text
+    assert "Only 1 request: " in out
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_heads_are_whole_words(
+    columns: str, chats: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a narrow terminal no word of a head and no figure is broken."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["analyze", chats]) == 0
+    words = capsys.readouterr().out.split()
+    for word in ["prefill", "busiest", "tokens", "requests", "881,744", "200,909", "prefix-affinity"]:
+        assert word in words
+
+
+def test_the_fleet_is_that_of_replay(chats: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both commands answer for the same engines unless they are told."""
+    fleet = report_of(capsys, chats)["fleet"]
+    assert main(["replay", "--workload", "hot", "--requests", "20", "--strategies", "random", "--json"]) == 0
+    (engines,) = json.loads(capsys.readouterr().out)["engines"]
+    assert (fleet["engines"], fleet["kv_tokens"]) == (engines["count"], engines["kv_tokens"])
