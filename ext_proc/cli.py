@@ -13,16 +13,20 @@ import msgspec
 from ext_proc.core.errors import ConfigError
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
+"""What shells say of a command that Ctrl-C ended: 128 and the number of SIGINT."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend."""
-    parsed = parser().parse_args(arguments)
+    """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend, 130 for Ctrl-C."""
     try:
+        parsed = parser().parse_args(arguments)
         status: int = parsed.run(parsed)
     except ConfigError as error:
         sys.stderr.write(f"kvpicker: {error}\n")
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return status
 
 
