@@ -13,6 +13,8 @@ BlockHash: TypeAlias = int
 
 NO_LABELS: Mapping[str, str] = {}
 
+NO_SCORES: Mapping[str, float] = {}
+
 
 class Api(enum.StrEnum):
     """The API a client speaks; it decides the shape of the errors it gets."""
@@ -145,6 +147,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         backlog: own prefill weighted up because every endpoint has a backlog.
         filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
+        scores: what the cost is made of where that is no time, by name.
     """
 
     endpoint: Endpoint
@@ -158,6 +161,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     backlog: float = 0.0
     filtered: bool = False
     in_seconds: bool = False
+    scores: Mapping[str, float] = NO_SCORES
 
     @property
     def wait(self) -> float:
@@ -202,6 +206,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         terms: every candidate with its cost.
         filters: what each filter left.
         decided_at: monotonic seconds.
+        inside: the strategy that this one left the choice to; empty if none.
+        replaced: the strategy that failed, and in whose place this one ranked; empty if none failed.
     """
 
     id: str
@@ -215,6 +221,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     filters: tuple[FilterReport, ...]
     decided_at: float
     fallback_hits: tuple[int, ...] = ()
+    inside: str = ""
+    replaced: str = ""
 
     @property
     def chosen(self) -> Endpoint:
