@@ -45,9 +45,7 @@ def test_bad_option(tmp_path: Path) -> None:
 
 def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     """A folder that is not there is an error that names it."""
-    with pytest.raises(
-        ConfigError, match=r"--output: .*/nodir/envoy.yaml cannot be written: No such file or directory"
-    ):
+    with pytest.raises(ConfigError, match=r"--output: .*/nodir/envoy.yaml cannot be written: No such file"):
         call("--output", str(tmp_path / "nodir" / "envoy.yaml"))
 
 
