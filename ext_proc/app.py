@@ -22,12 +22,13 @@ from ext_proc.assembly import (
     build_strategies,
     endpoint_status,
     exchange_policy,
+    pace,
     scrape_token,
     warm_up,
 )
-from ext_proc.config import Config, load, parse
+from ext_proc.config import Config, load, located, parse
 from ext_proc.core.exchange import Exchange
-from ext_proc.core.model import Decision, Endpoint
+from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
@@ -90,7 +91,7 @@ class Service:
         direct = self._output if config.log.format == "json" else None
         self._lines = LogObserver(self._log, lines=direct)
         self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
-        self._ring = DecisionRing(pace=self._pace)
+        self._ring = DecisionRing(pace=lambda decision, address: pace(self._core, decision, address))
         self._observer = FanOut(self._metrics, self._ring, self._lines)
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config)
@@ -233,10 +234,11 @@ class Service:
         if config == self._config:
             self._metrics.config_reloaded(applied=True)
             return
-        strategies, model_strategies = build_strategies(config), build_model_strategies(config)
-        token = scrape_token(config)
-        check_installed(config)
-        self._tokens.configure(config)
+        with located(self._path):
+            strategies, model_strategies = build_strategies(config), build_model_strategies(config)
+            token = scrape_token(config)
+            check_installed(config)
+            self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config, self._tokens.source)
@@ -308,11 +310,6 @@ class Service:
         config = msgspec.to_builtins(self._config)
         return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
 
-    def _pace(self, decision: Decision, _address: str) -> float:
-        """Return the seconds that an output token takes as a rule: the usual stay over the usual length."""
-        expected = self._core.expectations.of(decision.request.model)
-        return expected.residence / max(expected.output, 1.0)
-
     def _degraded(self) -> dict[str, bool]:
         waiting = self._core.ledger.waiting_since
         heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
@@ -344,7 +341,8 @@ async def serve(path: Path, output: BinaryIO) -> None:
     Raises:
         ConfigError: the configuration cannot be used.
     """
-    service = Service(load(path), path, output)
+    with located(path):
+        service = Service(load(path), path, output)
     service.stop_on_signals()
     async with service:
         await service.run()

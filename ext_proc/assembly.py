@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ext_proc.config import Config, load, parse, parse_endpoints
+from ext_proc.config import Config, load, located, parse, parse_endpoints
 from ext_proc.core.addresses import network
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.exchange import Exchange
@@ -23,7 +23,7 @@ from ext_proc.core.following import follow
 from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
 from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
-from ext_proc.core.model import Endpoint
+from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Change, Registry
@@ -210,6 +210,17 @@ def endpoint_status(
     )
 
 
+def pace(core: Core, decision: Decision, address: str) -> float:
+    """Return the seconds that an output token takes: as the engine says, else the usual stay over the usual length."""
+    endpoint = core.registry.snapshot.by_address.get(address)
+    interval = None if endpoint is None else core.signals.interval(endpoint.slot)
+    said = None if interval is None or interval.itl is None else interval.itl.mean
+    if said is not None:
+        return said
+    expected = core.expectations.of(decision.request.model)
+    return expected.residence / max(expected.output, 1.0)
+
+
 def scrape_token(config: Config) -> str | None:
     """Read the token for the engines' metrics from the environment.
 
@@ -231,12 +242,13 @@ def check(path: Path) -> Config:
         ConfigError: something in it cannot be used.
     """
     config = load(path)
-    build_strategies(config)
-    scrape_token(config)
-    build_model_strategies(config)
-    check_installed(config)
-    if config.envoy.endpoints_file is not None:
-        EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
+    with located(path):
+        build_strategies(config)
+        scrape_token(config)
+        build_model_strategies(config)
+        check_installed(config)
+        if config.envoy.endpoints_file is not None:
+            EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():
         tokenizer = local_tokenizer(name, config)
         if tokenizer is not None:

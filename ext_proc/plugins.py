@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any, cast
 
@@ -11,9 +12,12 @@ import msgspec
 
 from ext_proc.config.convert import problems
 from ext_proc.config.document import dotted
-from ext_proc.core.errors import ConfigError
+from ext_proc.core.errors import UNSTOPPABLE, ConfigError
 from ext_proc.core.strategies import GROUP, Strategy
 from ext_proc.core.strategies.nested import StrategyChoice
+
+OWN = "kvpicker"
+"""The distribution whose strategies' names are reserved."""
 
 _PLACE = re.compile(r" - at `(?:key` in `)?\$(?P<path>[^`]*)`$")
 """Where msgspec says a value stands, at the end of its messages."""
@@ -44,7 +48,9 @@ def load_strategy(name: str, parameters: dict[str, Any], path: str = "strategy")
     nested = _nested(converted, inside)
     try:
         made = loaded() if wanted is None else loaded(converted, **nested)
-    except Exception as error:  # a third party's constructor may raise anything
+    except UNSTOPPABLE:
+        raise
+    except BaseException as error:  # a third party's constructor may raise anything, even SystemExit
         raise ConfigError(f"strategy {name} cannot be made: {error!r}", path=path) from error
     if not callable(getattr(made, "rank", None)):
         raise ConfigError(f"strategy {name} has no method `rank`", path=path)
@@ -77,7 +83,10 @@ def _nested(parameters: Any, path: str) -> dict[str, Strategy]:
 
 
 def _find(name: str, path: str) -> EntryPoint:
-    for entry in entry_points(group=GROUP, name=name):
+    found = {entry.value: entry for entry in entry_points(group=GROUP, name=name)}
+    if len(found) > 1:
+        raise ConfigError(_ambiguous(name, found.values()), path=f"{path}.name")
+    for entry in found.values():
         return entry
     names = strategy_names()
     near = difflib.get_close_matches(name, names, n=1)
@@ -85,8 +94,25 @@ def _find(name: str, path: str) -> EntryPoint:
     raise ConfigError(f"no strategy is called `{name}`; {hint}", path=f"{path}.name")
 
 
+def _ambiguous(name: str, found: Iterable[EntryPoint]) -> str:
+    """Say whose strategies share a name; kvpicker's own names are nobody else's to take."""
+    whose = {_distribution(entry): entry for entry in found}
+    listed = " and ".join(f"{owner} ({entry.value})" for owner, entry in sorted(whose.items()))
+    strangers = sorted(set(whose) - {OWN})
+    if OWN in whose and strangers:
+        return f"`{name}` is kvpicker's own name, yet installed by {listed}; rename or remove that of {strangers[0]}"
+    return f"several strategies are called `{name}`, installed by {listed}; remove all but one"
+
+
+def _distribution(entry: EntryPoint) -> str:
+    return "an unknown distribution" if entry.dist is None else entry.dist.name
+
+
 def _load(entry: EntryPoint, path: str) -> Any:
     try:
         return entry.load()
-    except Exception as error:  # a third party's module may raise anything
-        raise ConfigError(f"strategy {entry.name} ({entry.value}) cannot be imported: {error}", path=path) from error
+    except UNSTOPPABLE:
+        raise
+    except BaseException as error:  # a third party's module may raise anything, even SystemExit
+        reason = str(error) if isinstance(error, Exception) else repr(error)
+        raise ConfigError(f"strategy {entry.name} ({entry.value}) cannot be imported: {reason}", path=path) from error

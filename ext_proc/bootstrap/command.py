@@ -14,6 +14,7 @@ import msgspec
 from ext_proc.bootstrap.binary import find_envoy, validate
 from ext_proc.bootstrap.names import ENDPOINTS
 from ext_proc.bootstrap.options import EnvoyOptions
+from ext_proc.core.errors import ConfigError
 
 PROFILES = ("lean",)
 
@@ -91,7 +92,10 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         check(options, find_envoy(arguments.envoy))
     if arguments.output:
-        arguments.output.write_text(text, encoding="utf-8")
+        try:
+            arguments.output.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"{arguments.output} cannot be written: {error.strerror}", path="--output") from None
     else:
         sys.stdout.write(text)
     return 0

@@ -15,6 +15,9 @@ MIB = 1024 * 1024
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
+_CREDENTIALS = frozenset({"cookie", "set-cookie", "proxy-authorization", "x-api-key", "api-key"})
+"""Headers that carry credentials, beside all that begin with `authorization`."""
+
 
 class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The choices of one Envoy; the defaults are the golden configuration. Durations are in seconds, sizes in bytes.
@@ -79,5 +82,16 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             value = getattr(self, name)
             if value is not None and not _NAME.fullmatch(value):
                 raise ConfigError(f"{value!r} is not a name; use letters, digits, hyphens and underscores", path=name)
+        if self.session_header is not None and _is_credential(self.session_header):
+            raise ConfigError(
+                f"`{self.session_header}` carries credentials, and kvpicker never gets those; name a header that only"
+                " names the conversation (for one cookie: session_cookie)",
+                path="session_header",
+            )
         if self.failure_mode not in {"open", "closed"}:
             raise ConfigError(f"`open` or `closed` expected, not {self.failure_mode!r}", path="failure_mode")
+
+
+def _is_credential(header: str) -> bool:
+    name = header.lower()
+    return name in _CREDENTIALS or name.startswith("authorization")

@@ -45,6 +45,13 @@ class Document(msgspec.Struct, frozen=True):
             path = path[:-1]
         return self.lines.get(path, 1)
 
+    def find(self, field: str) -> Path:
+        """Find a field, or the nearest field around it, by its path as `dotted` writes it; () if there is none."""
+        around = [
+            path for path in self.lines if field == (name := dotted(path)) or field.startswith((f"{name}.", f"{name}["))
+        ]
+        return max(around, key=len, default=())
+
     def where(self, path: Path) -> str:
         """Name the file and line of a field."""
         return f"{self.source}:{self.line(path)}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from contextlib import contextmanager
 from pathlib import Path as FilePath
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,27 @@ def load(path: str | FilePath) -> Config:
     except UnicodeDecodeError as error:
         raise ConfigError(f"is not UTF-8 text: byte {error.start}", where=str(path)) from None
     return parse(text, str(path))
+
+
+@contextmanager
+def located(path: FilePath | None) -> Iterator[None]:
+    """Add file and line to an error that only names a field of a configuration file; None adds nothing."""
+    try:
+        yield
+    except ConfigError as error:
+        where = "" if path is None or error.where else _where(error.path, path)
+        if not where:
+            raise
+        raise ConfigError(error.message, path=error.path, where=where) from error
+
+
+def _where(field: str, path: FilePath) -> str:
+    try:
+        document = read(path.read_text(encoding="utf-8-sig"), str(path))
+    except (OSError, ValueError, ConfigError):  # it changed meanwhile
+        return ""
+    found = document.find(field)
+    return document.where(found) if found else ""
 
 
 def parse(text: str, source: str = "config") -> Config:

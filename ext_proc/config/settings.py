@@ -247,11 +247,14 @@ class ExplainConfig(Section, frozen=True, kw_only=True):
     """What clients are told of decisions, in response headers.
 
     Attributes:
-        header: Whether every response carries `x-kvpicker-decision`: the decision's id, the engine, predicted cached
-            and all prompt tokens, and the reason.
+        header: Whether responses carry `x-kvpicker-decision`: the decision's id, the engine, predicted cached and all
+            prompt tokens, and the reason. Refusals by kvpicker and requests that Envoy places by itself, since
+            kvpicker does not know their path, do not carry it.
         networks: Networks, such as `10.0.0.0/8`, whose clients get `x-kvpicker-explanation` on a request with
             `x-kvpicker-explain: 1`: the candidates with every term of their cost, and the filters. It shows addresses
-            of engines and how long the work of others makes one wait, so name networks of operators only. What counts
+            of engines; the load on each can be inferred from the waits, and from the cached tokens that somebody sent a
+            prompt which begins alike. So name networks of operators only. Requests whose path kvpicker does not know
+            get none. What counts
             is the client's address as Envoy sees it; behind a proxy of yours that is the proxy's, unless Envoy is told
             to trust it.
     """

@@ -3,6 +3,7 @@
 ```text
 KvpickerError
 ├── ConfigError                  what an operator wrote cannot be used
+├── StrategyError                what a strategy returned cannot be used
 └── Refusal                      a request that kvpicker answers itself
     ├── ModelRequired       400
     ├── ModelNotFound       404
@@ -15,6 +16,9 @@ KvpickerError
 from __future__ import annotations
 
 from typing import ClassVar
+
+UNSTOPPABLE = (KeyboardInterrupt, GeneratorExit)
+"""What code of strangers may raise that is no failure of theirs; a SystemExit of theirs must not end kvpicker."""
 
 
 class KvpickerError(Exception):
@@ -32,6 +36,10 @@ class ConfigError(KvpickerError):
         self.message = message
         self.path = path
         self.where = where
+
+
+class StrategyError(KvpickerError):
+    """What a strategy returned cannot be used; the message quotes nothing of it, so it may be logged."""
 
 
 class Refusal(KvpickerError):

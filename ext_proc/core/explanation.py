@@ -1,7 +1,8 @@
 """A decision in words and milliseconds: rows for tables, and one line that fits a response header.
 
-The header line is for a client. It says of other tenants only how long their work makes one wait: no requests, no
-counts of them, no names.
+The header line is for clients whom an operator trusts. It names no request, tenant or text of others, yet it tells of
+their work what can be inferred: from the waits, and from the costs of strategies that count requests, how busy each
+engine is; from `hit_tokens`, that somebody sent a prompt which begins like one's own, and to which engine.
 """
 
 from __future__ import annotations
@@ -24,9 +25,21 @@ def milliseconds(seconds: float) -> float:
     return round(seconds * 1e3, 3)
 
 
-def cheapest_first(decision: Decision) -> list[CostTerms]:
-    """Return the terms of all candidates, the cheapest first."""
-    return sorted(decision.terms, key=lambda terms: terms.cost)
+def chosen_first(decision: Decision) -> list[CostTerms]:
+    """Return the terms of all candidates: the chosen one, its fallbacks, then the others, the cheapest first."""
+    order = {endpoint.address: place for place, endpoint in enumerate(decision.endpoints)}
+    last = len(order)
+    return sorted(decision.terms, key=lambda terms: (order.get(terms.endpoint.address, last), terms.cost))
+
+
+def ranked_by(decision: Decision) -> dict[str, str]:
+    """Name the strategy; where they exist, also the one inside that it left the choice to, and the one that failed."""
+    told = {"strategy": decision.strategy}
+    if decision.inside:
+        told["inside"] = decision.inside
+    if decision.replaced:
+        told["replaced"] = decision.replaced
+    return told
 
 
 def costs(terms: CostTerms) -> dict[str, Any]:
@@ -51,21 +64,24 @@ def costs(terms: CostTerms) -> dict[str, Any]:
 
 
 def header(made: Decision | Rejection) -> str:
-    """Explain a decision in one line of JSON, printable ASCII of at most 4096 bytes; dear candidates are left out."""
+    """Explain a decision in one line of JSON, printable ASCII of at most 4096 bytes.
+
+    The chosen endpoint and its fallbacks are always in it; of the others the dearest are left out where needed.
+    """
     return _header(made) if isinstance(made, Decision) else _header_of_rejection(made)
 
 
 def _header(decision: Decision) -> str:
     told: dict[str, Any] = {
         "decision": decision.id,
-        "strategy": decision.strategy,
+        **ranked_by(decision),
         "reason": decision.reason,
         "endpoint": decision.chosen.address,
         "fallbacks": [endpoint.address for endpoint in decision.endpoints[1:]],
         "prompt_tokens": decision.request.prompt_tokens,
         "filters": _counts(decision.filters),
     }
-    rows = [costs(terms) for terms in cheapest_first(decision)[:_MOST_ROWS]]
+    rows = [costs(terms) for terms in chosen_first(decision)[:_MOST_ROWS]]
     shown = len(rows)
     line = _line({**told, "candidates": rows, **_rest(decision, shown)})
     while len(line) > LONGEST_HEADER and shown:

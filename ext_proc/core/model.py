@@ -13,6 +13,8 @@ BlockHash: TypeAlias = int
 
 NO_LABELS: Mapping[str, str] = {}
 
+NO_SCORES: Mapping[str, float] = {}
+
 
 class Api(enum.StrEnum):
     """The API a client speaks; it decides the shape of the errors it gets."""
@@ -149,6 +151,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         backlog: own prefill weighted up because every endpoint has a backlog.
         filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
+        scores: what the cost is made of where that is no time, by name.
     """
 
     endpoint: Endpoint
@@ -162,6 +165,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     backlog: float = 0.0
     filtered: bool = False
     in_seconds: bool = False
+    scores: Mapping[str, float] = NO_SCORES
 
     @property
     def wait(self) -> float:
@@ -222,6 +226,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         decided_at: monotonic seconds.
         exact: for each of the endpoints, whether its cached tokens were looked up by the prompt's tokens in what its
             engine reports, not by text in our own history; empty if none was.
+        inside: the strategy that this one left the choice to; empty if none.
+        replaced: the strategy that failed, and in whose place this one ranked; empty if none failed.
     """
 
     id: str
@@ -236,6 +242,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     decided_at: float
     fallback_hits: tuple[int, ...] = ()
     exact: tuple[bool, ...] = ()
+    inside: str = ""
+    replaced: str = ""
 
     @property
     def chosen(self) -> Endpoint:

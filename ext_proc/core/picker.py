@@ -14,7 +14,7 @@ import msgspec
 from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted
-from ext_proc.core.errors import ConfigError, Refusal
+from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import filtered, refusal
 from ext_proc.core.hashing import Hasher
@@ -196,7 +196,7 @@ class EndpointPicker:
         request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=count)
         hits, exact = self._cached(depths, count, scale, tokens, candidates.slots, now)
         context = self._context(request, chain, hits, candidates, expected, now, generator)
-        name, ranking = self._rank(request, candidates, context)
+        name, replaced, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._best(request, candidates, ranking, in_flight, context)
         places = cheapest(ranking.costs, best, self.fallbacks)
@@ -214,6 +214,8 @@ class EndpointPicker:
             filters=filters + ranking.filters if ranking.filters else filters,
             decided_at=now,
             exact=tuple([exact[place] for place in places]) if exact else (),
+            inside=ranking.inside,
+            replaced=replaced,
         )
         prefill = predicted(request, ranking, context, best)
         guessed = 0 if counted else estimated
@@ -275,17 +277,22 @@ class EndpointPicker:
             return hits, ()
         return self.token_hits.correct(hits, tokens, slots, now)
 
-    def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
+    def _rank(
+        self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context
+    ) -> tuple[str, str, Ranking]:
+        """Return the strategy that ranked, the one that failed before it, if any, and the ranking."""
         name, strategy = self.strategies.get(candidates[0].pool, self._spare)
         if self.model_strategies:
             model = request.model or self._registry.snapshot.sole_model or ""
             name, strategy = self.model_strategies.get(model, (name, strategy))
         try:
-            return name, checked(strategy.rank(request, candidates, context), len(candidates))
-        except Exception as error:  # noqa: BLE001  a plug-in of a third party must not fail the request
+            return name, "", checked(strategy.rank(request, candidates, context), len(candidates))
+        except UNSTOPPABLE:
+            raise
+        except BaseException as error:  # noqa: BLE001  a third party must neither fail the request nor end the server
             self._observer.strategy_failed(name, error)
-        name, strategy = self._spare
-        return name, strategy.rank(request, candidates, context)
+        spare, strategy = self._spare
+        return spare, name, strategy.rank(request, candidates, context)
 
     def _best(
         self,

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
+from ext_proc.core.errors import KvpickerError
 from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker, Rejection
@@ -70,7 +71,8 @@ class _Failures(NoObserver):
         self.lines: list[str] = []
 
     def strategy_failed(self, strategy: str, error: BaseException) -> None:
-        self.lines.append(f"{strategy} failed ({type(error).__name__}) and was replaced by least-request")
+        why = str(error) if isinstance(error, KvpickerError) else type(error).__name__
+        self.lines.append(f"{strategy} failed ({why}) and was replaced by least-request")
 
 
 def rehearse(

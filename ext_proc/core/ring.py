@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Iterator
+from copy import copy
 from itertools import chain, islice
+from typing import Self
 
 from xxhash import xxh3_64_intdigest
 
-_SPARE = 64
+_MOST_POINTS = 200_000
+"""Points of a ring that forgets nobody; a few ten megabytes."""
 
 
 class Ring:
@@ -28,16 +31,27 @@ class Ring:
         self._owners: dict[int, str] = {}
 
     def cover(self, members: Collection[str]) -> None:
-        """Make sure that the ring holds the members; those that are long gone leave when others come."""
+        """Make sure that the ring holds the members; all others leave when it has grown very large."""
         if self._members.issuperset(members):
             return
         union = self._members.union(members)
-        wanted = union if len(union) <= 2 * len(members) + _SPARE else frozenset(members)
-        self._owners = {point: owner for point, owner in self._owners.items() if owner in wanted}
-        for member in wanted - self._members:
-            self._owners.update((xxh3_64_intdigest(f"{member}#{n}".encode()), member) for n in range(self._points))
+        # Requests for different models have different candidates: a bound that grew with those alone would be
+        # overstepped by turns, and cost a new ring each time.
+        if len(union) * self._points > max(_MOST_POINTS, 2 * len(members) * self._points):
+            union, self._members, self._positions, self._owners = frozenset(members), frozenset(), [], {}
+        came = {
+            xxh3_64_intdigest(f"{member}#{number}".encode()): member
+            for member in union - self._members
+            for number in range(self._points)
+        }
+        # Made anew, never altered: copies share them.
+        self._owners = self._owners | came
         self._positions = sorted(self._owners)
-        self._members = wanted
+        self._members = union
+
+    def __deepcopy__(self, _memo: object) -> Self:
+        """Return a ring that shares the points until one of the two takes in others."""
+        return copy(self)
 
     def walk(self, key: int) -> Iterator[str]:
         """Yield every member once, in the order in which they come behind the key."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import overload
 
-from ext_proc.core.model import CostTerms, Endpoint
+from ext_proc.core.model import NO_SCORES, CostTerms, Endpoint
 from ext_proc.core.strategies import Ranking
 
 
@@ -48,5 +48,6 @@ class Terms(Sequence[CostTerms]):
             interference=prefill * ranking.interference * min(in_flight, ranking.most_interfering),
             backlog=prefill * ranking.backlog,
             filtered=filtered,
+            scores={name: column[position] for name, column in ranking.scores.items()} if ranking.scores else NO_SCORES,
             in_seconds=ranking.in_seconds and not filtered,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -24,6 +25,8 @@ async def ask(admin: str, asked: Asked) -> dict[str, Any]:
         ConfigError: it cannot be reached, or does not answer as it should.
     """
     url = f"{admin if '://' in admin else f'http://{admin}'}".rstrip("/") + "/debug/explain"
+    if not url.startswith(("http://", "https://")):
+        raise ConfigError(f"`{admin}` is no URL of an admin server; write http://HOST:PORT", path="--admin")
     headers = {name: value for name, value in asked.headers.items() if name in READ_HEADERS}
     query = {"path": asked.path, "method": asked.method}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
@@ -34,11 +37,24 @@ async def ask(admin: str, asked: Asked) -> dict[str, Any]:
         ):
             status, text = response.status, await response.read()
     except (aiohttp.ClientError, TimeoutError, ValueError) as error:
-        what = str(error) or type(error).__name__
         raise ConfigError(
-            f"no kvpicker answers at {url}: {what}; is it running, and is this its `admin.listen`?", path="--admin"
+            f"no kvpicker answers at {url}: {_why(error)}; is it running, and is this its `admin.listen`?",
+            path="--admin",
         ) from None
     return _understood(url, status, text)
+
+
+def _why(error: Exception) -> str:
+    """Say in plain words why a connection failed."""
+    if isinstance(error, TimeoutError):
+        return f"no answer within {TIMEOUT_S:g} seconds"
+    if isinstance(error, aiohttp.InvalidURL):
+        return "this is not a URL"
+    if isinstance(error, aiohttp.ClientConnectorDNSError):
+        return "its name is not known"
+    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        return os.strerror(error.os_error.errno).lower()
+    return str(error) or type(error).__name__
 
 
 def _understood(url: str, status: int, text: bytes) -> dict[str, Any]:

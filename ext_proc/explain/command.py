@@ -72,6 +72,8 @@ def _explanation(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
         from ext_proc.explain.offline import explain_by_state  # noqa: PLC0415  as above
 
         return explain_by_state(arguments.state, arguments.config, asked)
+    if arguments.admin is not None and arguments.config is not None:
+        raise ConfigError("it names an admin server, and so does --admin; choose one", path="--config")
     from ext_proc.explain.ask import ask  # noqa: PLC0415  as above
 
     return asyncio.run(ask(arguments.admin or _admin_of(arguments.config), asked))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from ext_proc.assembly import build_core
-from ext_proc.config import Config, load
+from ext_proc.config import Config, load, located
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.rehearsal import Asked, rehearse
@@ -32,9 +33,11 @@ def explain_by_state(path: Path, config_path: Path | None, asked: Asked) -> dict
     """
     state = _read(path)
     config = _config_of(state, path) if config_path is None else load(config_path)
+    _check_pools(state, config, config_path)
     kept = sum(len(endpoint.newest_blocks) for endpoint in state.endpoints)
     index = msgspec.structs.replace(config.index, max_blocks=max(config.index.max_blocks, kept))
-    core = build_core(msgspec.structs.replace(config, index=index), NoObserver())
+    with located(config_path):
+        core = build_core(msgspec.structs.replace(config, index=index), NoObserver())
     pools = {name: frozenset(pool.models) for name, pool in config.pools.items()}
     try:
         put_back(state, core, pools, _NOW)
@@ -65,6 +68,24 @@ def _config_of(state: State, path: Path) -> Config:
             path="--state",
             where=str(path),
         ) from None
+
+
+def _check_pools(state: State, config: Config, path: Path | None) -> None:
+    """Refuse a configuration that has no strategy for the endpoints of the state."""
+    pools = list(dict.fromkeys(endpoint.pool for endpoint in state.endpoints))
+    missing = [pool for pool in pools if pool not in config.pools]
+    if missing:
+        raise ConfigError(
+            f"the state has endpoints in {_listed(pools)}, the configuration has {_listed(config.pools)};"
+            f" without {_listed(missing)} nothing can be decided, so name the pools as the state does",
+            path="--config",
+            where=str(path or ""),
+        )
+
+
+def _listed(pools: Iterable[str]) -> str:
+    names = [f"`{pool}`" for pool in pools]
+    return f"pool{'s' if len(names) > 1 else ''} {', '.join(names)}"
 
 
 def _notes(state: State, kept: int) -> list[str]:

@@ -21,6 +21,15 @@ _TERMS = {
 }
 
 
+_UNREAD = {
+    "not_json": "the body is not valid JSON, so neither its model nor its prompt was read",
+    "not_an_object": "the body is JSON but no object, so neither its model nor its prompt was read",
+    "too_deep": "the body is nested too deeply to be read",
+    "encoding_broken": "the body cannot be decompressed",
+    "encoding_unknown": "the body is compressed in a way that is not known",
+}
+
+
 def show(told: Mapping[str, Any], output: TextIO) -> None:
     """Print what a rehearsal told."""
     console = Console(file=output, highlight=False)
@@ -39,7 +48,7 @@ def _facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     if "operation" in told:
         facts.append(("request", _request(told)))
     if "strategy" in told:
-        facts.append(("strategy", str(told["strategy"])))
+        facts.append(("strategy", _strategy(told)))
     facts += [("filter", text) for text in told.get("filters", ())]
     for removal in told["removed"]:
         facts.append(("removed", f"{', '.join(removal['endpoints'])}: {removal['why']} ({removal['filter']})"))
@@ -47,7 +56,18 @@ def _facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     return facts
 
 
+def _strategy(told: Mapping[str, Any]) -> str:
+    inside, replaced = told.get("inside"), told.get("replaced")
+    left = f", which leaves the choice to {inside}" if inside else ""
+    return f"{told['strategy']}{left}" + (f", in place of {replaced}, which failed" if replaced else "")
+
+
 def _verdict(told: Mapping[str, Any]) -> str:
+    unread = _UNREAD.get(told.get("unhashed") or "")
+    return f"{_fate(told)}; {unread}" if unread else _fate(told)
+
+
+def _fate(told: Mapping[str, Any]) -> str:
     if told["verdict"] == "picked":
         fallbacks = "".join(f", then {address}" for address in told["fallbacks"])
         return f"{told['endpoint']} ({told['reason']}){fallbacks}"
@@ -70,7 +90,8 @@ def _request(told: Mapping[str, Any]) -> str:
 def _table(candidates: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> Table:
     in_seconds = "cost_ms" in candidates[0]
     table = Table(box=None, pad_edge=False)
-    names = [*_TERMS.values(), "cost in ms"] if in_seconds else ["cost"]
+    scorers = list(candidates[0].get("scores", ()))
+    names = [*_TERMS.values(), "cost in ms"] if in_seconds else [*scorers, "cost"]
     for name in ("", "endpoint"):
         table.add_column(name)
     for name in ("cached tokens", "in flight", *names):
@@ -81,13 +102,20 @@ def _table(candidates: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> Ta
         if row.get("filtered"):
             costs = [""] * (len(names) - 1) + ["filtered out"]
         else:
-            costs = [_number(row[name]) for name in ((*_TERMS, "cost_ms") if in_seconds else ("cost",))]
+            costs = [_number(row[name]) for name in ((*_TERMS, "cost_ms") if in_seconds else ())]
+            if not in_seconds:
+                costs = [f"{row['scores'][name]:.2f}" for name in scorers] + [_cost(row["cost"], bool(scorers))]
         table.add_row(*map(Text, (*cells, *costs)))
     return table
 
 
 def _rank(address: str, chosen: Sequence[str]) -> str:
     return f"{chosen.index(address) + 1}." if address in chosen else ""
+
+
+def _cost(value: float | None, fine: bool) -> str:
+    """Write a cost that is no time: a count, or where scores make it up, a share."""
+    return f"{value:.3f}" if fine and value is not None else _number(value)
 
 
 def _number(value: float | None) -> str:

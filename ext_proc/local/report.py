@@ -60,6 +60,8 @@ def introduce(console: Console, stack: Stack) -> None:
         f"engines  {engines}",
         'try it, with or without "stream":',
         curl(stack.url, stack.model),
+        "ask where a request would go, or with curl's -i -H 'x-kvpicker-explain: 1' where it went:",
+        f"kvpicker explain --request body.json --admin {stack.admin_url}",
         "",
     )
     for line in lines:

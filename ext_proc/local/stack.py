@@ -31,6 +31,9 @@ POOL: Final = "engines"
 PROBE: Final = "kvpicker-probe"
 """Name of the pool and of the model of the engine against which latency is measured."""
 
+LOOPBACK: Final = ("127.0.0.0/8", "::1/128")
+"""Whose requests may ask for an explanation: everybody who can reach this machine's gateway."""
+
 READY_TIMEOUT: Final = 30.0
 POLL_INTERVAL: Final = 0.05
 SETTLE: Final = 0.5
@@ -184,6 +187,7 @@ class Stack:
             "default_pool": POOL,
             "pools": pools,
             "envoy": {"endpoints_file": str(self._endpoints_file)},
+            "explain": {"networks": list(LOOPBACK)},
             "drain_s": 0,
         }
         draft = self._config.with_suffix(".draft")

@@ -103,12 +103,13 @@ class _Up:
         report.introduce(shown, stack)
         timeout = aiohttp.ClientTimeout(total=REQUEST_TIMEOUT)
         async with aiohttp.ClientSession(timeout=timeout) as session:
+            # First, so that its many requests do not push the demonstration out of /debug/decisions.
+            with steps.step("measuring the added latency"):
+                added = await latency.added_ms_p50(stack.url, stack.direct_url)
+                await stack.remove_probe()
             with steps.step("sending the demonstration"):
                 sent = await Demonstration(session, stack.url, _scenario(stack)).run()
                 await explain(session, stack.admin_url, sent)
-        with steps.step("measuring the added latency"):
-            added = await latency.added_ms_p50(stack.url, stack.direct_url)
-            await stack.remove_probe()
         result = _result(stack, sent, added)
         report.show(shown, sent, stack.engines)
         report.conclude(shown, result)

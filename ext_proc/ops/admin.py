@@ -13,10 +13,12 @@ from ext_proc.core import addresses
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.rehearsal import Asked
 from ext_proc.ops.decisions import CAPACITY
+from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
+    from aiohttp.typedefs import Handler
     from prometheus_client import CollectorRegistry
 
     from ext_proc.ops.collector import EndpointStatus
@@ -27,6 +29,15 @@ DEFAULT_BLOCKS = 20_000
 MOST_BLOCKS = 10_000_000
 LONGEST_BODY = 64 * 1024 * 1024
 SHUTDOWN_SECONDS = 1.0
+
+QUERIES: Mapping[str, Sequence[str]] = {
+    "/debug/endpoints": (),
+    "/debug/decisions": ("limit", "request_id"),
+    "/debug/config": (),
+    "/debug/state": ("blocks",),
+    "/debug/explain": ("path", "method"),
+}
+"""The query parameters of each page."""
 
 
 class Admin:
@@ -63,7 +74,7 @@ class Admin:
 
     def app(self) -> web.Application:
         """Make the aiohttp application."""
-        app = web.Application(client_max_size=LONGEST_BODY)
+        app = web.Application(client_max_size=LONGEST_BODY, middlewares=[_without_unknown_queries])
         pages = {
             "/metrics": self.metrics,
             "/healthz": self.healthz,
@@ -136,6 +147,17 @@ class Admin:
             return _page(await self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
         except ConfigError as error:
             return _page({"error": str(error)}, status=501)
+
+
+@web.middleware
+async def _without_unknown_queries(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Refuse what would be ignored: a misspelt name would otherwise answer another question than was asked."""
+    known = QUERIES.get(request.path)
+    unknown = sorted(request.query.keys() - set(known)) if known is not None else []
+    if unknown:
+        listed = f"known are {', '.join(known)}" if known else "this page knows none"
+        return _page({"error": f"unknown query parameter `{printable(unknown[0])}`; {listed}"}, status=400)
+    return await handler(request)
 
 
 @asynccontextmanager

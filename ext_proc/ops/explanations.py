@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ext_proc.core.explanation import cheapest_first, costs, milliseconds
+from ext_proc.core.explanation import chosen_first, costs, milliseconds, ranked_by
 from ext_proc.core.model import GENERATING, Decision, Ending
 from ext_proc.core.rehearsal import UNKNOWN_PATH
 from ext_proc.ops.text import printable
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ext_proc.core.errors import Refusal
-    from ext_proc.core.model import InferenceRequest, Outcome
+    from ext_proc.core.model import CostTerms, InferenceRequest, Outcome
     from ext_proc.core.rehearsal import Rehearsal, Removal
 
 Pace: TypeAlias = "Callable[[Decision, str], float | None]"
@@ -86,7 +86,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
     return {
         "decision_id": decision.id,
         **describe_request(decision.request),
-        "strategy": decision.strategy,
+        **ranked_by(decision),
         "reason": decision.reason,
         "endpoint": decision.chosen.address,
         "fallbacks": [endpoint.address for endpoint in decision.endpoints[1:]],
@@ -94,8 +94,15 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "predicted_cached_tokens": decision.hit_tokens,
         "predicted_by": _mode(decision, decision.chosen.address),
         "filters": [str(report) for report in decision.filters],
-        "candidates": [{**costs(terms), "in_flight": terms.in_flight} for terms in cheapest_first(decision)],
+        "candidates": [_candidate(terms) for terms in chosen_first(decision)],
     }
+
+
+def _candidate(terms: CostTerms) -> dict[str, Any]:
+    told = {**costs(terms), "in_flight": terms.in_flight}
+    if terms.scores and not terms.filtered:
+        told["scores"] = {name: round(score, 4) for name, score in terms.scores.items()}
+    return told
 
 
 def _removed(removal: Removal) -> dict[str, Any]:
@@ -131,12 +138,13 @@ def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, A
         return None
     seconds, basis = _time_to_first_token(decision, outcome, pace(decision, served))
     predicted = milliseconds(terms.wait) if terms.in_seconds else None
-    true = None if seconds is None else milliseconds(seconds)
+    told = None if seconds is None else milliseconds(seconds)
+    true, estimated = (None, told) if basis == "estimate" else (told, None)
     return {
         "endpoint": served,
         "predicted_by": _mode(decision, served),
         "cached_tokens": _pair(terms.hit_tokens, outcome.usage.cached_tokens),
-        "first_token_ms": {**_pair(predicted, true), "basis": basis},
+        "first_token_ms": {**_pair(predicted, true), "estimated": estimated, "basis": basis},
     }
 
 
@@ -155,8 +163,8 @@ def _time_to_first_token(decision: Decision, outcome: Outcome, pace: float | Non
     """Return the seconds until the first token, and what they are based on.
 
     `first_token`: its arrival was seen. `duration`: the answer was of one token or none, so its end was its beginning.
-    `estimate`: the duration without what generating the other tokens takes at the usual pace; too low, down to 0, where
-    that pace is taken from whole stays, which hold waiting too.
+    `estimate`: the duration without what generating the other tokens takes at the usual pace. That may be too low where
+    the pace is taken from whole stays, which hold waiting too; where nothing would be left, nothing is known.
     """
     if outcome.first_token is not None:
         return outcome.first_token, "first_token"
@@ -169,4 +177,5 @@ def _time_to_first_token(decision: Decision, outcome: Outcome, pace: float | Non
         return outcome.duration, "duration"
     if pace is None:
         return None, None
-    return max(outcome.duration - (tokens - 1) * pace, 0.0), "estimate"
+    left = outcome.duration - (tokens - 1) * pace
+    return (left, "estimate") if left > 0.0 else (None, None)

@@ -16,6 +16,7 @@ import subprocess
 import sys
 import termios
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -181,6 +182,23 @@ def test_only_the_engines_are_left_after_the_demonstration(up: Up) -> None:
     """What latency was measured against is out of the way."""
     endpoints = json.loads(ask(up.find("admin") + "/debug/endpoints"))["endpoints"]
     assert sorted(endpoint["labels"]["name"] for endpoint in endpoints) == ["sim-1", "sim-2", "sim-3"]
+
+
+def test_the_demonstration_can_be_looked_at(up: Up) -> None:
+    """Its decisions are still remembered, and the output says how to ask for more."""
+    told = json.loads(ask(up.find("admin") + "/debug/decisions?limit=256"))["decisions"]
+    assert sum(one["request_id"].startswith("demonstration-") for one in told) == 32
+    assert f"kvpicker explain --request body.json --admin {up.find('admin')}" in up.output
+
+
+def test_a_client_on_this_machine_may_ask_for_an_explanation(up: Up) -> None:
+    """The header that the output names is answered."""
+    assert "x-kvpicker-explain: 1" in up.output
+    body = b'{"messages": [{"role": "user", "content": "Hello"}]}'
+    headers = {"content-type": "application/json", "x-kvpicker-explain": "1"}
+    asked = urllib.request.Request(up.find("entry") + "/v1/chat/completions", body, headers)  # noqa: S310  ours
+    with urllib.request.urlopen(asked, timeout=20) as answer:  # noqa: S310  as above
+        assert len(json.loads(answer.headers["x-kvpicker-explanation"])["candidates"]) == 3
 
 
 def test_a_request_without_a_model_is_served(up: Up) -> None:

@@ -127,6 +127,7 @@ async def test_reload_with_an_unknown_strategy_is_refused_as_a_whole(running: Ru
     text = CONFIG.format(strategy="no-such-strategy").replace('"127.0.0.1:2"', '"127.0.0.1:3"')
     running.write(text)
     await until(lambda: bool(running.logged("config_rejected")))
+    assert "kvpicker.yaml:7: pools.main.strategy.name: no strategy" in running.logged("config_rejected")[0]["error"]
     endpoints = (await running.page("/debug/endpoints"))["endpoints"]
     assert {endpoint["address"] for endpoint in endpoints} == {"127.0.0.1:1", "127.0.0.1:2"}
 

@@ -53,6 +53,28 @@ def test_check_says_what_is_wrong(config: Path, capsys: pytest.CaptureFixture[st
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("command", ["check", "serve"])
+@pytest.mark.parametrize(
+    ("strategy", "place"),
+    [
+        ("{name: least-wiat}", "kvpicker.yaml:4: pools.main.strategy.name: "),
+        (
+            "\n      parameters:\n        prefil_rate: 1",
+            "kvpicker.yaml:6: pools.main.strategy.parameters.prefil_rate: ",
+        ),
+        ("{name: random, parameters: {seed: 1}}", "kvpicker.yaml:4: pools.main.strategy.parameters: "),
+    ],
+    ids=["name", "parameter", "no parameters"],
+)
+def test_an_error_of_a_strategy_has_file_and_line(
+    config: Path, capsys: pytest.CaptureFixture[str], command: str, strategy: str, place: str
+) -> None:
+    """What only the strategy can tell leads to its place in the file like all else."""
+    config.write_text(f"pools:\n  main:\n    endpoints: ['10.0.0.11:8000']\n    strategy: {strategy}\n")
+    assert main([command, str(config)]) == 2
+    assert place in capsys.readouterr().err
+
+
 def test_check_reads_endpoints_files(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake in a watched file is found too."""
     endpoints = config.with_name("engines.yaml")

@@ -33,18 +33,20 @@ class Picky:
         return self.then.rank(request, candidates, context)
 """
 
-Install = Callable[[str, str], None]
+Install = Callable[..., None]
 
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
-    """Install a distribution `strangers` with one module and one strategy called `quiet`."""
+    """Install a distribution with one module and one strategy: `strangers` with `quiet`, unless others are named."""
 
-    def do(source: str, target: str = "strangers_strategy:Quiet") -> None:
-        information = tmp_path / "strangers-1.0.dist-info"
+    def do(
+        source: str, target: str = "strangers_strategy:Quiet", name: str = "quiet", distribution: str = "strangers"
+    ) -> None:
+        information = tmp_path / f"{distribution}-1.0.dist-info"
         information.mkdir()
-        (information / "METADATA").write_text("Metadata-Version: 2.1\nName: strangers\nVersion: 1.0\n")
-        (information / "entry_points.txt").write_text(f"[kvpicker.strategies]\nquiet = {target}\n")
+        (information / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {distribution}\nVersion: 1.0\n")
+        (information / "entry_points.txt").write_text(f"[kvpicker.strategies]\n{name} = {target}\n")
         (tmp_path / "strangers_strategy.py").write_text(source)
         monkeypatch.syspath_prepend(tmp_path)
         monkeypatch.delitem(sys.modules, "strangers_strategy", raising=False)
@@ -106,7 +108,7 @@ def test_a_nested_strategy_is_made_through_the_same_door(install: Install) -> No
         (
             "least-wait",
             {"prefill_rate": 0},
-            "p.parameters: prefill_rate and attention_tokens must be above 0 (parameters of strategy least-wait)",
+            "p.parameters: prefill_rate and attention_tokens must be finite numbers above 0 (parameters of strategy least-wait)",
         ),
         (
             "chain",
@@ -192,4 +194,43 @@ def test_a_broken_plug_in_is_an_error_of_the_configuration(
     """Whatever a third party's code does, the operator gets one line that names the strategy."""
     install(source, target)
     with pytest.raises(ConfigError, match=message):
+        load_strategy("quiet", {})
+
+
+def test_our_own_names_are_reserved(install: Install) -> None:
+    """A stranger's strategy of one of kvpicker's names is an error that names both."""
+    install(QUIET, name="least-wait")
+    with pytest.raises(
+        ConfigError, match=r"name: `least-wait` is kvpicker's own name, yet installed by kvpicker"
+    ) as told:
+        load_strategy("least-wait", {})
+    assert "strangers (strangers_strategy:Quiet)" in str(told.value)
+
+
+def test_two_strangers_cannot_share_a_name(install: Install) -> None:
+    """Neither wins; one distribution found twice, as an editable installation may be, is no conflict."""
+    install(QUIET)
+    install(QUIET, distribution="strangers_copy")
+    assert load_strategy("quiet", {})
+    install(QUIET + PICKY, "strangers_strategy:Picky", distribution="others")
+    with pytest.raises(ConfigError, match=r"several strategies are called `quiet`, installed by others \(.*\) and str"):
+        load_strategy("quiet", {})
+
+
+@pytest.mark.parametrize(
+    ("source", "complaint"),
+    [("raise SystemExit(3)", "cannot be imported: SystemExit"), ("def Quiet(): raise SystemExit(3)", "cannot be made")],
+    ids=["module", "constructor"],
+)
+def test_a_stranger_that_exits_is_an_error_like_any_other(install: Install, source: str, complaint: str) -> None:
+    """It must not end the process that loads it."""
+    install(source)
+    with pytest.raises(ConfigError, match=complaint):
+        load_strategy("quiet", {})
+
+
+def test_an_interrupt_while_loading_stays_one(install: Install) -> None:
+    """Ctrl-C ends the command."""
+    install("raise KeyboardInterrupt")
+    with pytest.raises(KeyboardInterrupt):
         load_strategy("quiet", {})

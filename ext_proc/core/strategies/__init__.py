@@ -10,7 +10,7 @@ point group `kvpicker.strategies`:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, Self
 
 import msgspec
@@ -20,6 +20,9 @@ from ext_proc.core.load import Load
 from ext_proc.core.model import BlockHash, Endpoint, FilterReport, InferenceRequest
 
 GROUP = "kvpicker.strategies"
+
+
+NO_SCORES: Mapping[str, Sequence[float]] = {}
 
 
 class Generator(Protocol):
@@ -48,6 +51,8 @@ class Ranking(msgspec.Struct, gc=False):
         filters: for explanations, what filters of the strategy's own left.
         favourite: position of the candidate that wins whatever it costs; None lets the lowest cost win.
         reason: for explanations, why the favourite is one, as a reason code.
+        inside: for explanations, the strategy that ranked, where this one left it the choice.
+        scores: for explanations, by name, what the costs are made of where that is no time, one number per candidate.
     """
 
     costs: list[float]
@@ -64,6 +69,8 @@ class Ranking(msgspec.Struct, gc=False):
     filters: tuple[FilterReport, ...] = ()
     favourite: int | None = None
     reason: str = "rank"
+    inside: str = ""
+    scores: Mapping[str, Sequence[float]] = NO_SCORES
 
 
 class Context(msgspec.Struct, gc=False):
@@ -114,3 +121,8 @@ class Strategy(Protocol):
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
         """Return one cost per candidate."""
+
+
+def inside(name: str, ranking: Ranking) -> str:
+    """Name the strategy that a ranking came from, and what that left the choice to in turn."""
+    return f"{name}, {ranking.inside}" if ranking.inside else name

@@ -13,7 +13,7 @@ import msgspec
 
 from ext_proc.core.candidates import Candidates
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest
-from ext_proc.core.strategies import Context, Ranking, Strategy
+from ext_proc.core.strategies import Context, Ranking, Strategy, inside
 from ext_proc.core.strategies.conditions import Condition
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.nested import StrategyChoice
@@ -38,7 +38,9 @@ class Chain:
     Parameters: ClassVar[type[ChainParameters]] = ChainParameters
 
     def __init__(self, parameters: ChainParameters | None = None, *, then: Strategy | None = None) -> None:
-        self._filters = (parameters or ChainParameters()).filters
+        parameters = parameters or ChainParameters()
+        self._filters = parameters.filters
+        self._name = parameters.then.name
         self._then = then or LeastWait()
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
@@ -56,7 +58,9 @@ class Chain:
         ranking = self._then.rank(request, kept, seen)
         if len(left) < len(candidates):
             ranking = _widened(ranking, left, len(candidates))
-        return msgspec.structs.replace(ranking, filters=(*reports, *ranking.filters))
+        return msgspec.structs.replace(
+            ranking, filters=(*reports, *ranking.filters), inside=inside(self._name, ranking)
+        )
 
 
 def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
@@ -69,6 +73,7 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         works=ranking.works and _spread(ranking.works, places, count, max(ranking.works)),
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
+        scores={name: _spread(column, places, count, 0.0) for name, column in ranking.scores.items()},
         favourite=None if ranking.favourite is None else places[ranking.favourite],
         out=frozenset(range(count)) - {place for row, place in enumerate(places) if row not in ranking.out},
     )

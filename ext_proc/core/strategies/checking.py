@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from math import isfinite
 
+from ext_proc.core.errors import StrategyError
 from ext_proc.core.model import FilterReport
 from ext_proc.core.strategies import Ranking
 
@@ -12,28 +13,29 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
     """Return a stranger's ranking, fit for use.
 
     Raises:
-        ValueError: it has not one finite number for each candidate, a prefill time below 0, or a favourite that is
-            none of them.
-        TypeError: what it says beside is of the wrong kind.
+        StrategyError: it has not one finite number for each candidate, a prefill time below 0, a favourite that is
+            none of them, or what it says beside is of the wrong kind.
     """
+    if not isinstance(ranking, Ranking):
+        raise StrategyError("a strategy must return a Ranking")
     costs = ranking.costs
     if type(costs) is not list:
         ranking.costs = costs = list(costs)
     for column in (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories):
         if len(column) != candidates and (column or column is costs):
-            raise ValueError(f"a strategy must give one number for each of {candidates} candidates")
+            raise StrategyError(f"a strategy must give one number for each of {candidates} candidates")
     prefills = ranking.prefills
     others = sum(ranking.queues) + sum(ranking.works) + sum(ranking.memories)
     total = sum(costs)
     if not isfinite(total + sum(prefills) + others):
-        raise ValueError("a strategy must give finite numbers")
+        raise StrategyError("a strategy must give finite numbers")
     if type(total) is not float:  # numbers of another kind cannot be written as JSON
         ranking.costs = costs = [float(cost) for cost in costs]
     if prefills and min(prefills) < 0:
-        raise ValueError("a strategy must not give negative prefill times")
+        raise StrategyError("a strategy must not give negative prefill times")
     if ranking.out:
         ranking.out = frozenset(ranking.out)
-    if ranking.filters or ranking.favourite is not None:
+    if ranking.filters or ranking.favourite is not None or ranking.scores or ranking.inside:
         _check_rest(ranking)
     return ranking
 
@@ -41,8 +43,10 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
 def _check_rest(ranking: Ranking) -> None:
     ranking.filters = tuple(ranking.filters)
     if not all(isinstance(report, FilterReport) for report in ranking.filters):
-        raise TypeError("a strategy must report on filters by FilterReport")
+        raise StrategyError("a strategy must report on filters by FilterReport")
     if ranking.favourite is not None and ranking.favourite not in range(len(ranking.costs)):
-        raise ValueError("a strategy's favourite must be one of the candidates")
-    if not isinstance(ranking.reason, str):
-        raise TypeError("a strategy must give its reason as text")
+        raise StrategyError("a strategy's favourite must be one of the candidates")
+    if not all(isinstance(text, str) for text in (ranking.reason, ranking.inside)):
+        raise StrategyError("a strategy must give its reason and the strategy inside as text")
+    if any(len(column) != len(ranking.costs) for column in ranking.scores.values()):
+        raise StrategyError(f"a strategy must give one score for each of {len(ranking.costs)} candidates")

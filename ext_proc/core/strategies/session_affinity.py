@@ -13,7 +13,7 @@ from typing import ClassVar
 import msgspec
 
 from ext_proc.core.model import Endpoint, InferenceRequest
-from ext_proc.core.strategies import Context, Ranking, Strategy
+from ext_proc.core.strategies import Context, Ranking, Strategy, inside
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.nested import StrategyChoice
 
@@ -34,12 +34,14 @@ class SessionAffinity:
 
     Parameters: ClassVar[type[SessionAffinityParameters]] = SessionAffinityParameters
 
-    def __init__(self, parameters: SessionAffinityParameters | None = None, *, then: Strategy | None = None) -> None:  # noqa: ARG002  only `then` is in it
+    def __init__(self, parameters: SessionAffinityParameters | None = None, *, then: Strategy | None = None) -> None:
+        self._name = (parameters or SessionAffinityParameters()).then.name
         self._then = then or LeastWait()
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
         """Rank as the other strategy does, and have the session's endpoint win."""
         ranking = self._then.rank(request, candidates, context)
+        ranking = msgspec.structs.replace(ranking, inside=inside(self._name, ranking))
         address = context.knowledge.tied(request, context.now)
         place = next((place for place, endpoint in enumerate(candidates) if endpoint.address == address), None)
         if address is None or place is None:

@@ -69,12 +69,13 @@ class Weighted:
     def __init__(self, parameters: WeightedParameters | None = None) -> None:
         weights = msgspec.structs.asdict((parameters or WeightedParameters()).scorers)
         total = sum(weights.values())
-        self._scorers = [(SCORERS[name], weight / total) for name, weight in weights.items() if weight]
+        self._scorers = [(name, SCORERS[name], weight / total) for name, weight in weights.items() if weight]
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
         """Cost each candidate what its score lacks of the best possible one."""
         costs = [1.0] * len(candidates)
-        for scorer, weight in self._scorers:
-            scores = scorer(request, candidates, context)
+        told = {}
+        for name, scorer, weight in self._scorers:
+            told[name] = scores = scorer(request, candidates, context)
             costs = [cost - weight * score for cost, score in zip(costs, scores, strict=True)]
-        return Ranking(costs)
+        return Ranking(costs, scores=told)

@@ -43,6 +43,12 @@ def test_bad_option(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+def test_output_that_cannot_be_written(tmp_path: Path) -> None:
+    """A folder that is not there is an error that names it."""
+    with pytest.raises(ConfigError, match=r"--output: .*/nodir/envoy.yaml cannot be written: No such file"):
+        call("--output", str(tmp_path / "nodir" / "envoy.yaml"))
+
+
 @pytest.mark.envoy
 def test_check_reports_envoys_complaint(tmp_path: Path) -> None:
     """--check fails with Envoy's own words, and nothing is written."""

@@ -71,3 +71,18 @@ def test_what_is_no_name_is_refused(option: str, wrong: str) -> None:
     """A name cannot smuggle a formatter into the configuration."""
     with pytest.raises(ConfigError, match=f"{option}: .* is not a name; use letters"):
         EnvoyOptions(**{option: wrong})
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["authorization", "Authorization", "authorization-extra", "cookie", "proxy-authorization", "X-API-Key", "api-key"],
+)
+def test_a_credential_is_no_name_of_a_session(name: str) -> None:
+    """Headers that carry credentials never reach the picker, not even by an operator's choice."""
+    with pytest.raises(ConfigError, match=f"session_header: `{name}` carries credentials"):
+        EnvoyOptions(session_header=name)
+
+
+def test_a_header_that_only_sounds_alike_is_allowed() -> None:
+    """Only what carries credentials as a rule is refused."""
+    assert EnvoyOptions(session_header="x-thread-cookie").session_header == "x-thread-cookie"

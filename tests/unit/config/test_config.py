@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_proc.config import Config, EndpointConfig, load, parse, parse_endpoints
+from ext_proc.config import Config, EndpointConfig, load, located, parse, parse_endpoints
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
@@ -50,6 +50,33 @@ def test_an_error_names_its_field_and_line() -> None:
     with pytest.raises(ConfigError) as caught:
         parse(SMALL + "log:\n  level: loud\n", "k.yaml")
     assert (caught.value.path, caught.value.where) == ("log.level", "k.yaml:3")
+
+
+@pytest.mark.parametrize(
+    ("field", "where"),
+    [
+        ("pools.chat.strategy.name", ":3: "),
+        ("pools.chat", ":2: "),
+        ("models.acme/m-1.5.strategy.parameters", ":5: "),
+        ("nowhere", ""),
+        ("/run/pools", ""),
+    ],
+)
+def test_an_error_that_names_a_field_is_given_its_place(tmp_path: Path, field: str, where: str) -> None:
+    """The nearest field around it counts, dots in names do not mislead, and what is no field stays as it is."""
+    path = tmp_path / "k.yaml"
+    path.write_text("pools:\n  chat:\n    strategy: {}\nmodels:\n  acme/m-1.5: {strategy: {}}\n")
+    with pytest.raises(ConfigError) as caught, located(path):
+        raise ConfigError("wrong", path=field)
+    assert str(caught.value) == (f"{path}{where}{field}: wrong" if where else f"{field}: wrong")
+
+
+def test_an_error_that_has_its_place_keeps_it(tmp_path: Path) -> None:
+    """Neither is a place replaced, nor one given where there is no file."""
+    for path, error in ((tmp_path, ConfigError("wrong", where="k:1")), (None, ConfigError("wrong", path="pools"))):
+        with pytest.raises(ConfigError) as caught, located(path):
+            raise error
+        assert caught.value is error
 
 
 def test_everything_but_the_endpoints_has_a_default() -> None:

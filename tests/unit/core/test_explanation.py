@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Sequence
 
 import msgspec
 import pytest
@@ -12,10 +13,21 @@ from hypothesis import strategies as st
 
 from ext_proc.core.errors import ModelNotFound
 from ext_proc.core.explanation import LONGEST_HEADER, costs, header
-from ext_proc.core.model import FilterReport
+from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest
 from ext_proc.core.picker import Rejection
+from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_request import LeastRequest
-from tests.unit.core.builders import Fleet, request, text
+from tests.unit.core.builders import CHAT, Fleet, request, text
+
+
+class Stubborn:
+    """Has the dearest candidate win."""
+
+    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
+        """Cost each its position."""
+        last = len(candidates) - 1
+        return Ranking([float(place) for place in range(len(candidates))], favourite=last, reason="mine")
+
 
 SITUATIONS = st.lists(
     st.tuples(st.integers(0, 400), st.integers(0, 60_000), st.floats(0, 120), st.booleans()), min_size=1, max_size=12
@@ -82,6 +94,27 @@ def test_the_header_fits_and_is_json(count: int) -> None:
     assert (shown, len(shown) + told.get("left_out", 0)) == (sorted(shown), count)
     assert len(shown) >= min(count, 12)
     assert "SECRET" not in line
+
+
+def test_the_header_always_holds_the_chosen_one_and_its_fallbacks() -> None:
+    """A choice that is not the cheapest, of many candidates, is in the line, first, and its fallbacks follow it."""
+    fleet = Fleet(0, Stubborn(), fallbacks=4)
+    fleet.fill("p", *[f"[2001:db8::{number:x}]:65535" for number in range(1, 301)], models=CHAT)
+    decision = fleet.pick()
+    told = json.loads(header(decision))
+    first = [row["endpoint"] for row in told["candidates"][:5]]
+    assert first == [told["endpoint"], *told["fallbacks"]] == [endpoint.address for endpoint in decision.endpoints]
+    assert told["candidates"][0]["cost"] == 299.0
+    rest = [row["cost"] for row in told["candidates"][5:]]
+    assert rest == sorted(rest)
+    assert rest
+
+
+def test_the_header_names_a_strategy_that_failed_and_one_inside() -> None:
+    """Whoever ranked in another's place is told from who should have."""
+    decision = msgspec.structs.replace(Fleet(1).pick(), replaced="mine", inside="least-wait")
+    told = json.loads(header(decision))
+    assert (told["replaced"], told["inside"]) == ("mine", "least-wait")
 
 
 def test_the_header_counts_no_requests_of_others() -> None:

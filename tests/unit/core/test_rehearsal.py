@@ -178,6 +178,21 @@ def test_a_strategy_that_fails_is_named_and_not_counted() -> None:
     made = run(fleet)
     assert made.failures == ("tried failed (ValueError) and was replaced by least-request",)
     assert fleet.notes.failures == []
+    assert isinstance(made.made, Decision)
+    assert (made.made.strategy, made.made.replaced) == ("least-request", "tried")
+
+
+def test_what_is_wrong_with_a_ranking_is_told() -> None:
+    """Words of our own quote nothing, so the explanation repeats them."""
+
+    class Short:
+        def rank(self, request: Any, candidates: Any, context: Context) -> Ranking:
+            return Ranking([1.0])
+
+    (line,) = run(Fleet(2, Short())).failures
+    assert line == (
+        "tried failed (a strategy must give one number for each of 2 candidates) and was replaced by least-request"
+    )
 
 
 def test_a_strategy_that_cannot_be_copied_is_named() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from itertools import islice
 
@@ -57,11 +58,41 @@ def test_only_the_keys_of_a_member_that_leaves_move() -> None:
 
 def test_members_that_are_long_gone_are_forgotten() -> None:
     """A fleet whose addresses change all the time does not make the ring grow for ever."""
-    ring = Ring(10)
-    for generation in range(100):
+    ring = Ring(1000)
+    for generation in range(30):
         ring.cover([f"{generation}-{number}" for number in range(8)])
-    assert len(ring._members) <= 2 * 8 + 64
-    assert len(ring._positions) == 10 * len(ring._members)
+        assert len(ring._positions) == 1000 * len(ring._members) <= 200_000
+    assert list(ring.walk(7)) == list(ring.walk(7))
+    assert {f"29-{number}" for number in range(8)} <= set(ring.walk(7))
+
+
+def test_a_fleet_beyond_the_bound_is_held_whole() -> None:
+    """However many candidates there are, all of them are on the ring."""
+    ring = Ring(1000)
+    members = [str(number) for number in range(250)]
+    ring.cover(members)
+    assert ring._members == set(members)
+
+
+def test_candidates_that_alternate_need_no_new_ring() -> None:
+    """Once the endpoints of four models have been seen, requests for any of them find the ring as it is."""
+    ring = Ring(100)
+    models = [[f"{model}-{number}" for number in range(100)] for model in range(4)]
+    for members in models:
+        ring.cover(members)
+    positions = ring._positions
+    for members in models:
+        ring.cover(members)
+        assert ring._positions is positions
+
+
+def test_a_copy_is_cheap_and_leaves_no_trace() -> None:
+    """A deep copy shares the points, and what it takes in later is its own."""
+    ring = _ring(*"abcd")
+    twin = copy.deepcopy(ring)
+    assert twin._positions is ring._positions
+    twin.cover("efgh")
+    assert (sorted(ring.walk(1)), sorted(twin.walk(1))) == (list("abcd"), list("abcdefgh"))
 
 
 def test_a_ring_that_holds_all_is_left_alone() -> None:

@@ -139,6 +139,23 @@ def test_a_state_explains_later(running: Running, folder: Path, explain: Explain
     assert (status, "least-request" in output, "cost in ms" in output) == (0, True, False)
 
 
+def test_pools_of_a_state_must_be_configured(running: Running, folder: Path, explain: Explain) -> None:
+    """A configuration with other pools would decide by no strategy of its own; both sides are named."""
+    state, other = folder / "state.json", folder / "other.yaml"
+    state.write_bytes(_get(f"{running.admin}/debug/state"))
+    other.write_text(CONFIG.replace("  main:", "  chat:"))
+    status, output, error = explain("--state", str(state), "--config", str(other))
+    assert (status, output) == (2, "")
+    assert "--config: the state has endpoints in pool `main`, the configuration has pool `chat`; without" in error
+
+
+def test_a_broken_body_is_told(running: Running, folder: Path, explain: Explain) -> None:
+    """The verdict says that the choice was made without the prompt."""
+    (folder / "body.json").write_text("{'model': 1")
+    verdict = explain("--admin", running.admin)[1].splitlines()[0]
+    assert "; the body is not valid JSON, so neither its model nor its prompt was read" in verdict
+
+
 def test_the_configuration_names_the_admin_server(running: Running, folder: Path, explain: Explain) -> None:
     """With a configuration alone, the kvpicker that runs with it is asked, also where it listens everywhere."""
     port = running.admin.rpartition(":")[2]
@@ -151,7 +168,10 @@ def test_the_configuration_names_the_admin_server(running: Running, folder: Path
     ("arguments", "complaint"),
     [
         (["--admin", "http://127.0.0.1:1"], "is it running, and is this its `admin.listen`?"),
-        (["--admin", "ftp://127.0.0.1:1"], "--admin: no kvpicker answers"),
+        (["--admin", "http://127.0.0.1:1"], "/debug/explain: connection refused; is it running"),
+        (["--admin", "ftp://127.0.0.1:1"], "--admin: `ftp://127.0.0.1:1` is no URL of an admin server; write http://"),
+        (["--admin", "http://nowhere.invalid:1"], "its name is not known; is it running"),
+        (["--admin", "h:1", "--config", "{folder}/kvpicker.yaml"], "--config: it names an admin server, and so does"),
         (["--state", "{folder}/missing.json"], "missing.json: --state: cannot be read: No such file"),
         (["--state", "{folder}/body.json"], "this is not what /debug/state shows"),
         (["--config", "{folder}/kvpicker.yaml"], "admin.listen: port 0 takes any free port; name the admin server"),

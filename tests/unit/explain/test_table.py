@@ -64,6 +64,28 @@ def test_other_strategies_have_one_column() -> None:
     assert (cells(output, "10.0.0.12:8000")[-1], cells(output, "10.0.0.11:8000")[-1]) == ("3.0", "endless")
 
 
+def test_scores_have_a_column_each() -> None:
+    """What a weighted sum is made of stands before it; who was filtered out has none."""
+    output = shown([row(12, cost=0.125, scores={"prefix": 1.0, "queue": 0.5}), row(11, filtered=True)])
+    assert cells(output, "10.0.0.12:8000")[-3:] == ["1.00", "0.50", "0.125"]
+    assert cells(output, "10.0.0.11:8000")[-2:] == ["filtered", "out"]
+    assert "prefix" in output
+
+
+def test_who_ranked_is_told() -> None:
+    """A strategy that left the choice to another one, and one that failed, are named."""
+    output = io.StringIO()
+    show({**PICKED, "inside": "least-wait", "replaced": "mine", "candidates": []}, output)
+    assert "chain, which leaves the choice to least-wait, in place of mine, which failed" in output.getvalue()
+
+
+def test_a_body_that_is_no_json_is_told_in_the_verdict() -> None:
+    """Nobody shall take the choice for one by the prompt."""
+    output = io.StringIO()
+    show({**PICKED, "unhashed": "not_json", "candidates": []}, output)
+    assert "; the body is not valid JSON" in output.getvalue().splitlines()[0]
+
+
 def test_names_of_strangers_are_no_markup() -> None:
     """What a client sent is printed as it is."""
     output = shown([row(12, cost=3.0)])

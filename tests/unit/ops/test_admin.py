@@ -158,6 +158,21 @@ async def test_a_bad_limit_is_explained(client: aiohttp.ClientSession, limit: st
         assert "from 1 to 256" in (await response.json())["error"]
 
 
+@pytest.mark.parametrize(
+    ("query", "known"),
+    [
+        ("/debug/decisions?requestid=r-1", "`requestid`; known are limit, request_id"),
+        ("/debug/state?block=1", "`block`; known are blocks"),
+        ("/debug/endpoints?pool=chat", "`pool`; this page knows none"),
+    ],
+)
+async def test_an_unknown_query_parameter_is_refused(client: aiohttp.ClientSession, query: str, known: str) -> None:
+    """A misspelt name is not taken for none."""
+    async with client.get(query) as response:
+        assert response.status == 400
+        assert (await response.json())["error"] == f"unknown query parameter {known}"
+
+
 async def test_the_configuration_is_shown_with_its_defaults(client: aiohttp.ClientSession) -> None:
     """What is in force can be read, defaults included."""
     async with client.get("/debug/config") as response:

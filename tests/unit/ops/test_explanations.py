@@ -83,13 +83,12 @@ def test_cached_tokens_are_compared(decision: Decision, outcome_of: OutcomeOf) -
     [
         ({"first_token": 0.1}, 0.01, (100.0, "first_token")),
         ({"usage": Usage(completion_tokens=1)}, None, (1500.0, "duration")),
-        ({}, 0.01, (810.0, "estimate")),
-        ({}, 1.0, (0.0, "estimate")),
+        ({}, 1.0, (None, None)),
         ({}, None, (None, None)),
         ({"usage": Usage()}, 0.01, (None, None)),
         ({"ending": Ending.CUT}, 0.01, (None, None)),
     ],
-    ids=["seen", "one-token", "estimated", "never-negative", "no-pace", "no-usage", "cut"],
+    ids=["seen", "one-token", "nothing-left", "no-pace", "no-usage", "cut"],
 )
 def test_the_best_known_time_to_first_token_counts(
     decision: Decision,
@@ -102,6 +101,27 @@ def test_the_best_known_time_to_first_token_counts(
     told = explain(decision, outcome_of(**changes), lambda *_: pace)["comparison"]["first_token_ms"]
     assert (told["true"], told["basis"]) == expected
     assert (told["predicted"], told["error"]) == (62.5, None if expected[0] is None else 62.5 - expected[0])
+
+
+def test_an_estimate_is_not_called_true(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """The duration less what generating takes is told apart from what was seen, and no error is reckoned from it."""
+    told = explain(decision, outcome_of(), lambda *_: 0.01)["comparison"]["first_token_ms"]
+    assert told == {"predicted": 62.5, "true": None, "error": None, "estimated": 810.0, "basis": "estimate"}
+
+
+def test_a_replaced_strategy_and_one_inside_are_named(decision: Decision) -> None:
+    """The page of past decisions shows who failed, and who ranked in another one's place; else neither key is there."""
+    changed = msgspec.structs.replace(decision, replaced="mine", inside="weighted")
+    told = explain(changed, None)
+    assert (told["replaced"], told["inside"]) == ("mine", "weighted")
+    assert not {"replaced", "inside"} & explain(decision, None).keys()
+
+
+def test_scores_are_shown_for_each_candidate(decision: Decision) -> None:
+    """What a weighted cost is made of stands beside it."""
+    terms = (CostTerms(decision.chosen, 0.5, scores={"prefix": 0.25, "queue": 1 / 3}),)
+    (row,) = explain(msgspec.structs.replace(decision, terms=terms), None)["candidates"]
+    assert row["scores"] == {"prefix": 0.25, "queue": 0.3333}
 
 
 def test_what_generates_nothing_ends_with_its_first_token(decision: Decision, outcome_of: OutcomeOf) -> None:

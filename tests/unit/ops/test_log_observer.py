@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ext_proc.core.errors import ConfigError, NoReadyEndpoint
+from ext_proc.core.errors import ConfigError, NoReadyEndpoint, StrategyError
 from ext_proc.core.model import Decision, Ending, FilterReport, InferenceRequest, Outcome
 from ext_proc.ops.log_observer import LINES_PER_SECOND, LogObserver
 from ext_proc.ops.logs import LineWriter, configure
@@ -92,6 +92,13 @@ def test_no_line_holds_a_prompt_or_a_foreign_message(
     written.observer.strategy_failed("least-wait", error)
     assert len(written.lines) == 4
     assert b"SECRET" not in written.stream.getvalue()
+
+
+def test_what_is_wrong_with_a_ranking_is_logged(written: Written) -> None:
+    """Our own words on what a strategy returned quote nothing of it, so the log has them."""
+    written.observer.strategy_failed("mine", StrategyError("a strategy must return a Ranking"))
+    (line,) = written.lines
+    assert (line["strategy"], line["message"]) == ("mine", "a strategy must return a Ranking")
 
 
 def test_an_unforeseen_fault_tells_type_and_place(written: Written) -> None:

@@ -19,6 +19,7 @@ from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.prefix_affinity import PrefixAffinity
 from ext_proc.core.strategies.session_affinity import SessionAffinity
+from ext_proc.core.strategies.weighted import Weighted
 from tests.unit.core.builders import CHAT, Fleet, context, endpoints, request, text
 from tests.unit.core.strategies.test_weighted import View, Views
 
@@ -161,3 +162,21 @@ def test_who_was_filtered_out_is_told_from_who_is_dear() -> None:
     assert (left.filtered, left.in_seconds, parts) == (False, True, pytest.approx(left.cost))
     assert [(terms.filtered, terms.in_seconds) for terms in out] == [(True, False)] * 2
     assert costs(out[0]) == {"endpoint": "10.0.0.12:8000", "filtered": True, "hit_tokens": 0}
+
+
+def test_the_strategy_inside_is_named() -> None:
+    """However deep it is nested, an explanation can say who ranked."""
+    inner = Chain(msgspec.convert({"then": {"name": "least-request"}}, ChainParameters), then=LeastRequest())
+    outer = Chain(msgspec.convert({"then": {"name": "chain"}}, ChainParameters), then=inner)
+    fleet = Fleet(2, outer)
+    assert fleet.pick().inside == "chain, least-request"
+    assert Fleet(2, SessionAffinity()).pick().inside == "least-wait"
+
+
+def test_scores_are_those_of_the_strategy_behind_it() -> None:
+    """They stand in the places of who passed, and nobody else has any that count."""
+    seen = context([Load(9), Load(1), Load(0)])
+    ranking = _chain({"max_in_flight": 5}, then=Weighted()).rank(request(), endpoints(3), seen)
+    alone = Weighted().rank(request(), endpoints(3)[1:], seen.narrowed([1, 2]))
+    assert {name: column[1:] for name, column in ranking.scores.items()} == alone.scores
+    assert ranking.scores["in_flight"][0] == 0.0

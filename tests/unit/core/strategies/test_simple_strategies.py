@@ -114,7 +114,7 @@ class Broken:
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> object:
         """Raise or return what was given."""
-        if isinstance(self.given, Exception):
+        if isinstance(self.given, BaseException):
             raise self.given
         return self.given
 
@@ -151,6 +151,10 @@ class Broken:
         Ranking([1.0, 2.0], favourite=-1),
         Ranking([1.0, 2.0], favourite="0"),
         Ranking([1.0, 2.0], works=[1.0]),
+        Ranking([1.0, 2.0], scores={"x": [1.0]}),
+        Ranking([1.0, 2.0], scores=7),
+        Ranking([1.0, 2.0], inside=7),
+        SystemExit(3),
     ],
     ids=[
         "raises",
@@ -182,6 +186,10 @@ class Broken:
         "favourite before",
         "favourite not a number",
         "short works",
+        "short scores",
+        "scores no mapping",
+        "inside not text",
+        "exits",
     ],
 )
 def test_a_strategy_that_fails_is_replaced_and_counted(given: object) -> None:
@@ -191,6 +199,7 @@ def test_a_strategy_that_fails_is_replaced_and_counted(given: object) -> None:
     fleet.notes.failures.clear()
     decision = fleet.pick()
     assert (decision.chosen, decision.strategy) == (fleet.endpoints[1], "least-request")
+    assert decision.replaced == "tried"
     assert [name for name, _ in fleet.notes.failures] == ["tried"]
     assert len(list(decision.terms)) == 2
 
@@ -201,3 +210,9 @@ def test_costs_may_be_any_numbers_in_a_row(given: Sequence[float]) -> None:
     fleet = Fleet(2, Broken(Ranking(given)))
     assert fleet.pick().chosen == fleet.endpoints[1]
     assert not fleet.notes.failures
+
+
+def test_an_interrupt_is_no_failure_of_a_strategy() -> None:
+    """Ctrl-C that arrives while a strategy works still ends kvpicker."""
+    with pytest.raises(KeyboardInterrupt):
+        Fleet(2, Broken(KeyboardInterrupt())).pick()

@@ -176,3 +176,14 @@ def test_old_signals_fade_to_neutral(name: str) -> None:
         gaps.append(idle - busy)
     assert gaps[0] > gaps[1] > gaps[2] > gaps[3] == 0
     assert gaps[2] < 0.02
+
+
+def test_a_cost_is_explained_by_its_scores() -> None:
+    """The weighted sum of what is told is what the cost lacks of 1."""
+    weights = {"prefix": 3.0, "in_flight": 1.0}
+    strategy = Weighted(msgspec.convert({"scorers": weights}, WeightedParameters))
+    seen = context([Load(2), Load(0)], hits=[500, 0])
+    ranking = strategy.rank(request(prompt_tokens=1000), endpoints(2), seen)
+    assert ranking.scores.keys() == weights.keys()
+    for place, cost in enumerate(ranking.costs):
+        assert 1 - cost == pytest.approx(sum(weights[name] / 4 * ranking.scores[name][place] for name in weights))
