@@ -7,8 +7,9 @@ hash for every few words. Boundaries depend on the position alone, so prompts th
 from __future__ import annotations
 
 import functools
+import struct
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -55,7 +56,7 @@ class PromptHasher:
         self._ends: list[int] = []
         for size, end in sizes.steps:
             self._ends += range((self._ends or [0])[-1] + size, end + 1, size)
-        self._cuts: list[slice] = [slice(start, end) for start, end in pairwise([0, *self._ends])]
+        self._splits = [_splitter(self._ends[:blocks]) for blocks in range(len(self._ends) + 1)]
         self._tokens: list[int] = [end // BYTES_PER_TOKEN for end in (0, *self._ends)]
 
     def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
@@ -71,10 +72,11 @@ class PromptHasher:
         known = len(model) <= _LONGEST_KEPT and not request.namespace
         seed = _model_seed(model) if known else _seed((model, *request.namespace))
         digest = xxh3_64_intdigest
-        length, last = len(prompt), self._last
-        hashes = [seed := digest(prompt[cut], seed) for cut in self._cuts[: bisect_right(self._ends, length)]]
-        if length >= self._ends[-1] + last:
-            ends = range(self._ends[-1] + last, length + 1, last)
+        length, last, known_end = len(prompt), self._last, self._ends[-1]
+        split = self._splits[bisect_right(self._ends, length)]
+        hashes = [seed := digest(block, seed) for block in split(prompt)]
+        if length >= known_end + last:
+            ends = range(known_end + last, length + 1, last)
             hashes += [seed := digest(prompt[end - last : end], seed) for end in ends]
         return hashes
 
@@ -91,6 +93,13 @@ class PromptHasher:
         """Return the estimated tokens of the first `blocks` blocks of a prompt."""
         known = self._tokens
         return known[blocks] if blocks < len(known) else self.end(blocks) // BYTES_PER_TOKEN
+
+
+def _splitter(ends: Sequence[int]) -> Callable[[bytes], tuple[bytes, ...]]:
+    """Make what cuts the beginning of a prompt at these places, in half the time that slicing takes."""
+    layout = "".join(f"{end - start}s" for start, end in pairwise((0, *ends)))
+    split: Callable[[bytes], tuple[bytes, ...]] = struct.Struct(layout).unpack_from
+    return split
 
 
 @functools.lru_cache(maxsize=1024)
