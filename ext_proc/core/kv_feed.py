@@ -39,21 +39,26 @@ class KvFeed:
         self._next = 0
         self._live = -1
         self._starts_complete = True
+        self._may_be_new = False
         self._is_closed = False
 
-    def is_past(self, number: int) -> bool:
-        """Tell whether a live number was passed, so that it is of a new process.
+    def reconnected(self) -> None:
+        """Note that the connection ended: a gap after that may be another process, which is further on already."""
+        self._may_be_new = True
+
+    def is_new(self, number: int) -> bool:
+        """Tell whether a live number must be taken for one of a new process.
 
         What an answer brought is newer than the last live message, so that comes live once more.
         """
-        return number <= self._live
+        return number <= self._live or (self._may_be_new and number > self._next)
 
     def missing(self, number: int) -> int | None:
         """Return the first message that should be asked for before a live one is received; None if nothing is missing.
 
         Nothing is believed until `receive` is called with it.
         """
-        if self.is_past(number):
+        if self.is_new(number):
             self._restart()
         if number <= self._next:
             return None
@@ -66,7 +71,7 @@ class KvFeed:
         Returns:
             Why some of its events had none, metric labels.
         """
-        if self.is_past(number):
+        if self.is_new(number):
             self._restart()
         self._wait(is_waiting=False)
         self._live = number
@@ -103,6 +108,7 @@ class KvFeed:
         self._next = 0
         self._live = -1
         self._starts_complete = True
+        self._may_be_new = False
         self._wait(is_waiting=False)
 
     def _take(self, number: int, batch: Batch) -> list[str]:

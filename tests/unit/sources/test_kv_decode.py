@@ -228,6 +228,19 @@ def test_a_new_process_holds_nothing_of_the_old_ones() -> None:
     assert (told.held([*IDS[:15], 42]), told.held(MORE_IDS)) == (0, 16)
 
 
+def test_after_a_lost_connection_a_gap_is_taken_for_a_new_process() -> None:
+    """It may have published more by then than the old one had; numbers that follow each other are the same one's."""
+    told = Told(payload(stored([1])))
+    told.feed.reconnected()
+    told.hear(1, payload(stored([2], MORE_IDS)))
+    assert (told.held(IDS), told.held(MORE_IDS)) == (16, 16)
+    assert (told.feed.is_new(3), told.feed.missing(3)) == (True, 0)
+    for number in range(3):
+        told.feed.replayed(number, decode(payload(stored([number], MORE_IDS))))
+    told.hear(3, payload(stored([9])))
+    assert (told.held(IDS), told.held(MORE_IDS), told.feed.missing(5)) == (16, 16, 4)
+
+
 def test_what_was_held_before_a_gap_is_not_believed() -> None:
     """Lost messages may have given up anything; a child that comes later is linked, and what comes anew counts."""
     told = Told(payload(stored([1, 2], IDS + MORE_IDS)))
