@@ -16,14 +16,13 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks import stack
-from benchmarks.bodies import MODEL
 from benchmarks.proc import machine_cpu
-from benchmarks.texts import Texts
+from benchmarks.texts import Texts, body
 from benchmarks.twin import Contestant
 from ext_proc.local.envoy import find_envoy
 from ext_proc.sim.options import EngineOptions
 from ext_proc.sim.tokens import TOKEN_BYTES
-from ext_proc.sim.workload import Workload
+from ext_proc.sim.workload import SimRequest, Workload
 
 PATH = "/v1/completions"
 TIMEOUT_S = 300.0
@@ -73,7 +72,11 @@ class Live(NamedTuple):
 
 
 class Client:
-    """Sends a workload: open arrivals at their times, follow-ups after the answer and a while of thinking."""
+    """Sends a workload: open arrivals at their times, follow-ups after the answer and a while of thinking.
+
+    Attributes:
+        answers: what came back so far, by the request's position; nothing follows on a failure.
+    """
 
     def __init__(self, session: aiohttp.ClientSession, made: Workload) -> None:
         self.answers: dict[int, Answer] = {}
@@ -96,7 +99,7 @@ class Client:
     async def _converse(self, tasks: asyncio.TaskGroup, position: int, at: float, history: str = "") -> None:
         await asyncio.sleep(max(at - time.perf_counter(), 0))
         prompt = self._texts.prompt(position, history)
-        answer = await self._ask(prompt, self._made.requests[position].output_tokens)
+        answer = await self._ask(prompt, self._made.requests[position])
         self.answers[position] = answer
         if answer.first_token is None:
             return
@@ -105,19 +108,19 @@ class Client:
             think = self._made.requests[follower].at
             tasks.create_task(self._converse(tasks, follower, now + think, prompt + answer.text))
 
-    async def _ask(self, prompt: str, tokens: int) -> Answer:
-        options = {"max_tokens": tokens, "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True}}
-        body = json.dumps({"model": MODEL, "prompt": prompt, **options}).encode()
+    async def _ask(self, prompt: str, request: SimRequest) -> Answer:
+        data = body(prompt, request)
         began = time.perf_counter()
         try:
-            async with self._session.post(PATH, data=body, headers={"content-type": "application/json"}) as response:
+            async with self._session.post(PATH, data=data, headers={"content-type": "application/json"}) as response:
                 if response.status != 200:
                     return Answer(None, problem=f"{response.status} {(await response.text())[:200]}")
                 answer = await _read(response, began)
         except (aiohttp.ClientError, TimeoutError) as error:
             return Answer(None, problem=repr(error))
-        if len(answer.text) != tokens * TOKEN_BYTES:
-            return Answer(None, problem=f"{len(answer.text)} bytes instead of {tokens} tokens")
+        counts = answer.prompt_tokens, len(answer.text) / TOKEN_BYTES
+        if counts != (request.prompt_tokens, request.output_tokens):
+            return Answer(None, problem=f"{counts} tokens, not {request.prompt_tokens, request.output_tokens}")
         return answer
 
 
@@ -129,7 +132,7 @@ async def _read(response: aiohttp.ClientResponse, began: float) -> Answer:
         if not data or data == b"[DONE]":
             continue
         event = json.loads(data)
-        for choice in event["choices"]:
+        for choice in event.get("choices", ()):
             if first is None and choice["text"]:
                 first = time.perf_counter() - began
             pieces.append(choice["text"])

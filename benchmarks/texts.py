@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import functools
+import json
 from hashlib import shake_128
+from typing import Any
 
+from benchmarks.bodies import MODEL
 from ext_proc.sim.tokens import TOKEN_BYTES
-from ext_proc.sim.workload import Workload
+from ext_proc.sim.workload import SimRequest, Workload
 
 
 class Texts:
@@ -43,6 +46,24 @@ class Texts:
             return history + _filler(f"request {position}", size - wanted)
         shared = "".join(_block(block, self._block_bytes) for block in request.blocks)
         return shared + _filler(f"request {position}", size - len(shared))
+
+
+def body(prompt: str, request: SimRequest) -> bytes:
+    """Return what is posted to `/v1/completions`: a stream of exactly the request's output tokens, with its session.
+
+    The session goes along because the simulator's picker knows it too, and breaks ties by it.
+    """
+    members: dict[str, Any] = {
+        "model": MODEL,
+        "prompt": prompt,
+        "max_tokens": request.output_tokens,
+        "ignore_eos": True,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    if request.session:
+        members["prompt_cache_key"] = request.session
+    return json.dumps(members).encode()
 
 
 @functools.lru_cache(maxsize=50_000)

@@ -15,6 +15,7 @@ FailureMode: TypeAlias = Literal["open", "refuse"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["json", "console"]
 TransportName: TypeAlias = Literal["auto", "queue", "aio"]
+TokenSourceName: TypeAlias = Literal["engine", "local"]
 EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "tgi", "llama-cpp", "ollama"]
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
@@ -81,6 +82,26 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     kv_replay_port: Port | None = None
 
 
+class TokensConfig(Section, frozen=True, kw_only=True):
+    """Exact tokens of requests, for engines that report what they hold (`kv_events`).
+
+    Attributes:
+        source: Who makes tokens of prompts: `engine` asks the engines' `/tokenize` (vLLM, SGLang), which costs them a
+            few milliseconds of a core per prompt; `local` runs a tokenizer in two threads here, and tokenizes of a
+            conversation only what is new.
+        deadline_ms: Milliseconds that a pick waits for tokens; then it goes by the text, and
+            `kvpicker_token_lookups_total` counts it as `late`.
+        tokenizer: For `local`, the folder with the model's `tokenizer.json` and `tokenizer_config.json` or
+            `chat_template.jinja`. It must be the one that the engines use.
+        cache_tokens: Tokens remembered of prompts seen before, at most. The default takes about 40 MB when full.
+    """
+
+    source: TokenSourceName = "engine"
+    deadline_ms: Annotated[float, Meta(ge=1, le=1_000)] = 20.0
+    tokenizer: str | None = None
+    cache_tokens: Annotated[int, Meta(ge=10_000, le=1_000_000_000)] = 1_000_000
+
+
 class PoolConfig(Section, frozen=True, kw_only=True):
     """Endpoints that share a strategy.
 
@@ -96,6 +117,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
             `tensorrt-llm` or where the first is none.
         metrics_port: Port of the engines' page of metrics, at their own addresses. Unset takes the endpoint's, and
             8002 for `triton`.
+        tokens: How the exact tokens of requests are found. Unset goes by their text.
         kv_events: Where the engines tell what their caches hold. Unset listens to none.
     """
 
@@ -106,6 +128,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     engine: EngineName | None = None
     metrics_path: UrlPath | None = None
     metrics_port: Port | None = None
+    tokens: TokensConfig | None = None
     kv_events: KvEventsConfig | None = None
 
     @property

@@ -9,7 +9,7 @@ import msgspec
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
-from ext_proc.core.model import GENERATING, Ending, Endpoint, Outcome
+from ext_proc.core.model import GENERATING, Ending, Endpoint, IndexMode, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
@@ -18,6 +18,9 @@ from ext_proc.core.rates import RateLearner, RateSource, Scrape
 
 _LEAST_COUNTED = 64
 """Estimated tokens below which the chat template, which no estimate knows, would count for more than the text."""
+
+_TOLERATED_ERROR = 0.05
+"""Share of a prompt that may be missing without meaning that the engine lost something: estimates are no better."""
 
 _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
@@ -87,6 +90,7 @@ class Feedback:
         """Note that an engine began anew: it holds no prefix any more."""
         if self._is_current(endpoint):
             self._index.clear(endpoint.slot)
+            self._picker.unsent(endpoint.slot)
 
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
@@ -133,12 +137,19 @@ class Feedback:
             return
         if learnt.estimated >= _LEAST_COUNTED:
             expected.learn_tokens(learnt.estimated, tokens)
-        cached = outcome.usage.cached_tokens
-        if cached is None or served is None:
+        if served is not None and outcome.usage.cached_tokens is not None:
+            self._set_right(lease, served, outcome.usage.cached_tokens, tokens)
+
+    def _set_right(self, lease: Lease, served: Endpoint, cached: int, tokens: int) -> None:
+        """Let our own history learn from the cached tokens that an engine reports, where it was what predicted."""
+        decision, learnt = lease.decision, lease.learnt
+        made = decision.prediction(served.address)
+        if made is None or made.mode is not IndexMode.TEXT:
             return
-        predicted = _predicted(lease, served)
-        if predicted is not None:
-            self._index.correct(served.slot, predicted * tokens / max(request.prompt_tokens, 1), cached, tokens)
+        predicted = made.tokens * tokens / max(decision.request.prompt_tokens, 1)
+        self._index.correct(served.slot, predicted, cached, tokens)
+        if served is decision.endpoints[0] and learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
+            self._index.missed(served.slot, learnt.used, learnt.stamp)
 
     def _note_failed_attempts(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
         """Envoy tries another endpoint only if the one before was not reached or had not begun."""
@@ -164,6 +175,7 @@ class Feedback:
         is_unreached = outcome.served is None and outcome.ending is not Ending.OK
         is_useless = is_unreached or outcome.ending in _NOTHING_CACHED
         if (served is not chosen or is_useless) and self._is_current(chosen):
+            self._picker.unsent(chosen.slot)
             self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
         if served is not None and served is not chosen and not is_useless and self._is_current(served):
             self._index.learn(served.slot, learnt.chain)
@@ -181,16 +193,6 @@ class Feedback:
     def _is_current(self, endpoint: Endpoint) -> bool:
         known = self._registry.snapshot.by_address.get(endpoint.address)
         return known is not None and known.generation == endpoint.generation
-
-
-def _predicted(lease: Lease, served: Endpoint | None) -> int | None:
-    """Return the cached tokens predicted for who served; None if it was not among those named."""
-    decision = lease.decision
-    if served is decision.endpoints[0]:
-        return decision.hit_tokens
-    hits = (decision.hit_tokens, *decision.fallback_hits)
-    named = (hit for endpoint, hit in zip(decision.endpoints, hits, strict=False) if endpoint is served)
-    return next(named, None)
 
 
 def _generated(lease: Lease, outcome: Outcome) -> int | None:

@@ -50,12 +50,14 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
         depth: leading blocks that the endpoint held before.
         stamp: what `PrefixIndex.learn` returned.
         estimated: tokens of the prompt as they were estimated from its bytes.
+        used: stamp of the last of those blocks before, the one that was not used for longest.
     """
 
     chain: Sequence[BlockHash] = ()
     depth: int = 0
     stamp: int = 0
     estimated: int = 0
+    used: int = 0
 
 
 NOTHING_LEARNT = Learnt()

@@ -238,6 +238,15 @@ class MixedIndex:
         if slot not in self._resident:
             self._observed.correct(slot, predicted, actual, length)
 
+    def used(self, slot: int, block: BlockHash) -> int:
+        """Return the stamp of a block's last use in our own history; 0 if it is not known."""
+        return self._observed.used(slot, block)
+
+    def missed(self, slot: int, used: int, stamp: int) -> None:
+        """Correct our own history, if that was what predicted."""
+        if slot not in self._resident:
+            self._observed.missed(slot, used, stamp)
+
 
 def _mask(caches: Iterable[EngineCache]) -> int:
     mask = 0

@@ -132,6 +132,8 @@ class KvpickerCollector(Collector):
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
         reuse = gauges.reuse()
         yield _filled(families.PREFIX_REUSE, [] if reuse is None else [((), reuse)])
+        errors = [(key, share.value) for key, share in self._metrics.prediction_errors.items()]
+        yield _filled(families.PREDICTION_ERROR, errors)
         yield _filled(families.BUILD_INFO, [((gauges.version, platform.python_version()), 1)])
 
 

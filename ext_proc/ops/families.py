@@ -68,10 +68,30 @@ PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens that engines reported."
 COMPLETION_TOKENS = _counter("completion_tokens", "Generated tokens that engines reported.", "endpoint")
 CACHED_PREDICTED = _counter(
     "cached_tokens_predicted",
-    "Cached prompt tokens that the index expected, of requests whose engine reported how many there were.",
+    "Cached prompt tokens that were expected, of requests whose engine reported how many there were, by how they were "
+    "predicted: by text in our own history, or by token in what the engine reports.",
     "endpoint",
+    "mode",
 )
-CACHED_ACTUAL = _counter("cached_tokens_actual", "Cached prompt tokens that engines reported.", "endpoint")
+CACHED_ACTUAL = _counter("cached_tokens_actual", "Cached prompt tokens that engines reported.", "endpoint", "mode")
+PREDICTIONS_EXACT = _counter(
+    "cached_tokens_exact", "Requests whose cached tokens were predicted to the token.", "endpoint", "mode"
+)
+PREDICTIONS = _counter(
+    "cached_tokens_compared", "Requests whose predicted cached tokens could be compared.", "endpoint", "mode"
+)
+PREDICTION_ERROR = _gauge(
+    "prefix_prediction_error_ratio",
+    "Cached tokens predicted too many (above 0) or too few (below), as a share of the prompts, lately.",
+    "endpoint",
+    "mode",
+)
+TOKEN_LOOKUPS = _counter(
+    "token_lookups",
+    "Looks for the exact tokens of a request: cached, asked, or why the text had to do (late, busy, no_reports, ...).",
+    "pool",
+    "result",
+)
 PREFIX_REUSE = _gauge(
     "prefix_reuse_ratio",
     "Share of recent prompt tokens that earlier prompts began with: what an endless cache could save. Sampled.",

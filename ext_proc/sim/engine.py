@@ -19,7 +19,7 @@ from ext_proc.sim.admin import Admin
 from ext_proc.sim.driver import Driver
 from ext_proc.sim.faults import FaultBook
 from ext_proc.sim.metrics_page import MetricsPage
-from ext_proc.sim.options import DEFAULT_MODEL, EngineOptions
+from ext_proc.sim.options import DEFAULT_MODEL, FEATURES, EngineOptions
 from ext_proc.sim.request_log import RequestLog
 from ext_proc.sim.scheduler import PRESETS, Scheduler
 from ext_proc.sim.server import EngineServer
@@ -142,6 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--record", type=int, default=defaults.record, help="received requests it remembers (%(default)s)")
     add("--kv-events", type=int, metavar="PORT", help="port to publish KV events at; 0 takes a free one (none)")
     add("--kv-replay", type=int, metavar="PORT", default=0, help="port to ask for missed ones; 0 takes a free one")
+    add("--without", action="append", choices=FEATURES, default=[], help="a feature it lacks, repeatable")
     add("--name", default="", help="what it calls itself in the x-sim-engine header (its address)")
 
 
@@ -163,6 +164,7 @@ def run(arguments: argparse.Namespace) -> int:
         record=arguments.record,
         kv_events=arguments.kv_events,
         kv_replay=arguments.kv_replay,
+        without=frozenset(arguments.without),
     )
     try:
         asyncio.run(_serve(options))

@@ -9,6 +9,8 @@ from ext_proc.sim.scheduler import PRESETS, Limits
 
 DEFAULT_MODEL = "sim-model"
 DEFAULT_CONTEXT = 131_072
+FEATURES = ("metrics", "models", "tokenize", "usage-details")
+"""What engines have or not, by version and by how they were started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +33,7 @@ class EngineOptions:
         record: how many received requests `/sim/requests` remembers.
         kv_events: port to publish KV events at; 0 takes a free one, None publishes none.
         kv_replay: port to answer at who missed some; 0 takes a free one.
+        without: features that it lacks, of `FEATURES`.
         seed: of the generator that decides which requests a fault with a probability hits.
     """
 
@@ -49,6 +52,7 @@ class EngineOptions:
     record: int = 1024
     kv_events: int | None = None
     kv_replay: int = 0
+    without: frozenset[str] = frozenset()
     seed: int = 0
 
     @property

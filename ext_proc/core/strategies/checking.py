@@ -16,7 +16,9 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
             none of them.
         TypeError: what it says beside is of the wrong kind.
     """
-    ranking.costs = costs = list(ranking.costs)
+    costs = ranking.costs
+    if type(costs) is not list:
+        ranking.costs = costs = list(costs)
     for column in (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories):
         if len(column) != candidates and (column or column is costs):
             raise ValueError(f"a strategy must give one number for each of {candidates} candidates")

@@ -96,21 +96,15 @@ class LeastWait:
         rates: Sequence[float | None] | None = candidates.prefill_rates
         if parameters.learn:
             attention, rates = context.attention or attention, context.rates
-        if any(hits):
-            work = {hit: _work(length, hit, attention) for hit in set(hits)}
-            works = [work[hit] for hit in hits]
-        else:
-            works = [_work(length, 0, attention)] * len(hits)
+        work: dict[int, float] = {}
+        for hit in set(hits):
+            uncached = max(length - hit, LEAST_UNCACHED)
+            work[hit] = uncached * (1 + (length - uncached / 2) / attention)
+        works = [work[hit] for hit in hits]
         rate = parameters.prefill_rate
         if rates:
             return works, [work / (own or rate) for work, own in zip(works, rates, strict=True)]
         return works, [work / rate for work in works]
-
-
-def _work(length: int, hit: int, attention: float) -> float:
-    """Return the effective tokens (e) of a prompt of which so many are cached."""
-    uncached = max(length - hit, LEAST_UNCACHED)
-    return uncached * (1 + (length - uncached / 2) / attention)
 
 
 def _memories(claim: float, residence: float, candidates: Candidates, loads: Sequence[Load]) -> list[float]:

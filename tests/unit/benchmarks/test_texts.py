@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from benchmarks.texts import Texts
+from benchmarks.texts import Texts, body
 from ext_proc.core.hashing import BlockSizes, PromptHasher
+from ext_proc.core.model import InferenceRequest
 from ext_proc.core.prompts import RequestHead, classify, parse
 from ext_proc.replay.workloads import RECIPES, Order, make
 from ext_proc.sim.tokens import TOKEN_BYTES, answer_text, count_tokens, hash_chain
@@ -45,18 +46,30 @@ def test_engines_find_in_the_text_what_the_ids_share(workload: Workload) -> None
         assert common(left, right) == common(one.blocks, other.blocks)
 
 
+def understood(prompt: str, request: SimRequest) -> InferenceRequest:
+    """Return what the picker makes of the body that is sent."""
+    route = classify("POST", PATH)
+    assert route is not None
+    return parse(route, RequestHead(path=PATH), body(prompt, request), complete=True)
+
+
 @given(workloads())
 def test_the_picker_finds_in_the_text_what_the_ids_share(workload: Workload) -> None:
     """So is the picker's over the body that carries the prompt, where its blocks are as large."""
     texts, size = Texts(workload), BLOCK * TOKEN_BYTES
     hasher = PromptHasher(BlockSizes(((size, size),), size))
-    route, chains = classify("POST", PATH), []
-    assert route is not None
-    for place in range(len(workload.requests)):
-        body = f'{{"model": "m", "prompt": "{texts.prompt(place)}"}}'.encode()
-        chains.append(hasher.chain(parse(route, RequestHead(path=PATH), body, complete=True)))
-    for (one, left), (other, right) in combinations(zip(workload.requests, chains, strict=True), 2):
+    requests = workload.requests
+    chains = [hasher.chain(understood(texts.prompt(place), request)) for place, request in enumerate(requests)]
+    for (one, left), (other, right) in combinations(zip(requests, chains, strict=True), 2):
         assert common(left, right) == common(one.blocks, other.blocks)
+
+
+@pytest.mark.parametrize("session", ["", "session-3"])
+def test_the_picker_knows_of_a_request_what_the_simulator_tells_it(session: str) -> None:
+    """Tokens, session, and that it is a stream; the length of the answer besides."""
+    request = SimRequest(0.0, 100, 7, (1, 2), session=session)
+    seen = understood(Texts(Workload("w", BLOCK, (request,))).prompt(0), request)
+    assert (seen.prompt_tokens, seen.session, seen.stream, seen.output_tokens) == (100, session, True, 7)
 
 
 @given(workloads())

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_proc.core.exchange import BodyMode
+from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.core.names import DESTINATION, KVPICKER_NAMESPACE, LB_NAMESPACE, SUBSET, SUBSET_NAMESPACE
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from ext_proc.wire.ext_proc import ExtProcSession
