@@ -110,7 +110,7 @@ class KvReader:
                 is_there = await socket.poll(0 if has_ended else LOOK_MS)
                 if _received(monitor):
                     has_ended = True
-                    self.feed.reconnected()
+                    self.feed.reconnected(can_ask=self._replay_address is not None)
                 if not is_there:
                     if has_ended:  # and what came before is read
                         return
