@@ -90,7 +90,8 @@ class Feedback:
         """Note that an engine began anew: it holds no prefix any more."""
         if self._is_current(endpoint):
             self._index.clear(endpoint.slot)
-            self._picker.unsent(endpoint.slot)
+            if self._picker.token_hits is not None:
+                self._picker.token_hits.remove(endpoint.slot)
 
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
@@ -108,6 +109,9 @@ class Feedback:
         current = served if served is not None and self._is_current(served) else None
         if current is not None:
             self._note_conduct(current, lease, outcome, generated, now)
+        if self._picker.token_hits is not None:
+            computed = served is decision.endpoints[0] and not _is_useless(outcome)
+            self._picker.token_hits.ended(decision.id, now, computed=computed)
         if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
         if is_good:
@@ -172,10 +176,8 @@ class Feedback:
         if not learnt.chain:
             return
         chosen = lease.decision.chosen
-        is_unreached = outcome.served is None and outcome.ending is not Ending.OK
-        is_useless = is_unreached or outcome.ending in _NOTHING_CACHED
+        is_useless = _is_useless(outcome)
         if (served is not chosen or is_useless) and self._is_current(chosen):
-            self._picker.unsent(chosen.slot)
             self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
         if served is not None and served is not chosen and not is_useless and self._is_current(served):
             self._index.learn(served.slot, learnt.chain)
@@ -193,6 +195,12 @@ class Feedback:
     def _is_current(self, endpoint: Endpoint) -> bool:
         known = self._registry.snapshot.by_address.get(endpoint.address)
         return known is not None and known.generation == endpoint.generation
+
+
+def _is_useless(outcome: Outcome) -> bool:
+    """Tell whether the engine cannot be believed to have computed the prompt."""
+    is_unreached = outcome.served is None and outcome.ending is not Ending.OK
+    return is_unreached or outcome.ending in _NOTHING_CACHED
 
 
 def _generated(lease: Lease, outcome: Outcome) -> int | None:

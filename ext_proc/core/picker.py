@@ -102,7 +102,7 @@ class EndpointPicker:
         self._rates = rates
         self._expectations = expectations
         self._hasher = hasher
-        self._token_hits = token_hits
+        self.token_hits = token_hits
         self._observer = observer
         self.knowledge = Knowledge(reputations=Reputations(health), sessions=self.sessions, tokens=hasher.tokens)
         self.instance = instance
@@ -218,11 +218,6 @@ class EndpointPicker:
         """All endpoints, of which the filters leave the candidates."""
         return self._registry.snapshot.endpoints
 
-    def unsent(self, slot: int) -> None:
-        """Note that what was sent to a slot lately may not have come to be held."""
-        if self._token_hits is not None:
-            self._token_hits.remove(slot)
-
     def picks_without_model(self) -> bool:
         """Tell whether a request may be placed before its body is seen: if there is one model to choose from."""
         snapshot = self._registry.snapshot
@@ -270,9 +265,9 @@ class EndpointPicker:
                 if depth:
                     by_depth[depth] = min(ceiling, int(self._hasher.tokens(depth) * scale))
             hits = [by_depth[depth] for depth in depths]
-        if tokens is None or self._token_hits is None:
+        if tokens is None or self.token_hits is None:
             return hits, ()
-        return self._token_hits.correct(hits, tokens, slots, now)
+        return self.token_hits.correct(hits, tokens, slots, now)
 
     def _rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> tuple[str, Ranking]:
         name, strategy = self.strategies.get(candidates[0].pool, self._spare)
@@ -323,8 +318,8 @@ class EndpointPicker:
             used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
             learnt = Learnt(chain, choice.depth, stamp, choice.estimated, used)
-        if choice.tokens is not None and self._token_hits is not None:
-            self._token_hits.sent(endpoint.slot, choice.tokens, now, prefill.wait)
+        if choice.tokens is not None and self.token_hits is not None:
+            self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill.wait)
         self._ledger.take(
             # What waits for the outcome, perhaps for minutes, is small: memory touched by every request is slow.
             msgspec.structs.replace(decision, terms=(), filters=()),

@@ -23,6 +23,7 @@ MOST_AT_ONCE: Final = 128
 """Prompts of one pool that are tokenized at a time; a further one is decided by its text at once."""
 
 SIZE_KEPT_S: Final = 1.0
+NONE_KEPT_S: Final = 0.05
 _MOST_MODELS: Final = 256
 
 Count = Callable[[str, str], None]
@@ -120,7 +121,7 @@ class _Key(NamedTuple):
 
 
 class BlockSizes:
-    """The size of blocks that most engines of a model report; asked again after a second, since all are asked.
+    """The size of blocks that most engines of a model report; kept for a moment, since all are asked.
 
     Args:
         clock: monotonic seconds.
@@ -140,7 +141,7 @@ class BlockSizes:
         found = sizes.most_common(1)[0][0] if sizes else None
         if len(self._known) >= _MOST_MODELS:
             self._known.clear()
-        self._known[model] = endpoints, now + SIZE_KEPT_S, found
+        self._known[model] = endpoints, now + (SIZE_KEPT_S if found else NONE_KEPT_S), found
         return found
 
 

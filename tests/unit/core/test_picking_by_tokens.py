@@ -20,11 +20,13 @@ class TokenFleet(Fleet):
         self.resident = ResidentIndex()
         for endpoint in self.endpoints[:2]:
             self.resident.add(endpoint.slot, 16)
-        self.picker._token_hits = TokenHits(self.resident)
+        self.picker.token_hits = TokenHits(self.resident)
 
-    def ask(self, prompt: bytes = text("a"), tokens: TokenPrompt | None = TOKENS) -> Decision:
+    def ask(
+        self, prompt: bytes = text("a"), tokens: TokenPrompt | None = TOKENS, subset: set[str] | None = None
+    ) -> Decision:
         """Pick for a prompt."""
-        made = self.picker.pick(request(prompt), self.now, self.generator, None, tokens)
+        made = self.picker.pick(request(prompt), self.now, self.generator, subset, tokens)
         assert isinstance(made, Decision)
         return made
 
@@ -89,8 +91,23 @@ def test_a_failed_request_is_not_expected_to_be_held() -> None:
     fleet = TokenFleet()
     made = fleet.ask()
     fleet.settle(made, Ending.CONNECT_FAILURE, served=None)
-    assert fleet.picker._token_hits is not None
-    assert fleet.picker._token_hits.held(TOKENS, [made.chosen.slot], fleet.now)[0] in (0, None)
+    assert fleet.picker.token_hits is not None
+    assert fleet.picker.token_hits.held(TOKENS, [made.chosen.slot], fleet.now)[0] in (0, None)
+
+
+def test_what_ran_is_expected_until_its_report_can_be_here() -> None:
+    """After a good end only reports count; after a retry elsewhere not even that is waited for."""
+    fleet = TokenFleet()
+    hits = fleet.picker.token_hits
+    assert hits is not None
+    reporting, retried, other = fleet.endpoints
+    first, second = fleet.ask(subset={reporting.address}), fleet.ask(subset={retried.address})
+    assert hits.held(TOKENS, [0, 1], fleet.now) == [992, 992]
+    fleet.settle(first)
+    fleet.settle(second, served=other.address, attempts=2)
+    assert hits.held(TOKENS, [0, 1], fleet.now) == [992, 0]
+    fleet.now += 1.0
+    assert hits.held(TOKENS, [0, 1], fleet.now) == [0, 0]
 
 
 def test_our_own_history_learns_only_from_its_own_predictions() -> None:

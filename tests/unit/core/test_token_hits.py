@@ -55,51 +55,81 @@ def test_the_last_token_is_always_computed() -> None:
 def test_what_was_just_sent_counts_until_reports_can_be_there() -> None:
     """Siblings of a burst find the first one's engine before that reports anything; later they do not."""
     known = hits(0, 1)
-    known.sent(0, LONG, 100.0, wait=2.0)
+    known.sent("a", 0, LONG, 100.0, wait=2.0)
     assert known.held(LONG, [0, 1], 100.0) == [40, 0]
     assert known.held(LONG, [0], 100.0 + EXPECTED_S + 1.9) == [40]
     assert known.held(LONG, [0], 100.0 + EXPECTED_S + 2.1) == [0]
 
 
-def test_what_did_not_come_to_be_held_is_forgotten() -> None:
-    """After a failure or a restart only reports count."""
+def test_after_the_end_of_a_request_only_reports_count() -> None:
+    """By then they are here; what an engine evicted since is not held, however lately it was sent."""
     known = hits(0)
-    known.sent(0, LONG, 0.0)
-    known.remove(0)
+    known.sent("a", 0, LONG, 0.0)
+    known.ended("a", 1.0, computed=True)
+    assert known.held(LONG, [0], 1.05) == [40]
+    assert known.held(LONG, [0], 1.2) == [0]
+
+
+def test_what_was_not_computed_is_forgotten_at_once() -> None:
+    """A request that its engine refused leaves nothing, and another one with the same prompt is not touched."""
+    known = hits(0)
+    known.sent("a", 0, LONG, 0.0)
+    known.sent("b", 0, prompt(list(range(21))), 0.0)
+    known.ended("a", 0.0, computed=False)
+    assert known.held(LONG, [0], 0.0) == [20]
+    known.ended("b", 0.0, computed=False)
+    known.ended("stranger", 0.0, computed=False)
     assert known.held(LONG, [0], 0.0) == [0]
+
+
+def test_a_restart_leaves_nothing() -> None:
+    """What was on its way to an engine that began anew does not come to be held; ends come later all the same."""
+    known = hits(0, 1)
+    for slot, name in enumerate("ab"):
+        known.sent(name, slot, LONG, 0.0)
+    known.remove(0)
+    known.ended("a", 0.0, computed=True)
+    assert known.held(LONG, [0, 1], 1.0) == [0, 40]
 
 
 def test_nothing_is_kept_of_engines_that_do_not_report() -> None:
     """An engine without reports has our own history, and takes no memory here."""
     known = hits()
-    known.sent(0, LONG, 0.0)
+    known.sent("a", 0, LONG, 0.0)
     assert not known._sent
 
 
-def test_what_was_sent_long_ago_takes_no_memory() -> None:
-    """Expired blocks are swept."""
+def test_what_is_over_takes_no_memory() -> None:
+    """Whether its end was heard of or not."""
     known = hits(0)
-    for number in range(2_000):
-        known.sent(0, prompt([number] * 41), 10.0 * number)
-    assert len(known._sent[0]._until) < 5_000
+    for number in range(100):
+        known.sent(str(number), 0, prompt([number] * 41), float(number))
+        if number % 2:
+            known.ended(str(number), float(number), computed=True)
+    known.held(LONG, [0], 200.0)
+    assert (known._sent, known._copies, len(known._over)) == ({}, {0: {}}, 0)
 
 
 TREE = st.lists(st.integers(0, 2), min_size=1, max_size=24)
-SENDS = st.lists(st.tuples(TREE, st.floats(0, 3), st.floats(0, 4)), max_size=12)
+SENDS = st.lists(st.tuples(TREE, st.floats(0, 3), st.sampled_from(["runs", "computed", "refused"])), max_size=12)
 
 
 @given(SENDS, TREE, st.floats(0, 5))
 def test_expectations_are_what_a_plain_list_of_prompts_says(
-    sends: list[tuple[list[int], float, float]], asked: list[int], later: float
+    sends: list[tuple[list[int], float, str]], asked: list[int], later: float
 ) -> None:
-    """Whatever was sent when, the longest prefix shared with a prompt that is still expected counts."""
+    """Whatever was sent when and ended how, the longest prefix shared with a prompt that is still expected counts."""
     known, now, plain = hits(0), 0.0, list[tuple[list[int], float]]()
-    for tokens, pause, wait in sends:
+    for number, (tokens, pause, fate) in enumerate(sends):
         now += pause
-        known.sent(0, prompt(tokens), now, wait)
-        plain.append((tokens, int((now + wait + EXPECTED_S) * 1000)))
+        known.sent(str(number), 0, prompt(tokens), now)
+        if fate == "runs":
+            plain.append((tokens, now + EXPECTED_S))
+        else:
+            known.ended(str(number), now, computed=fate == "computed")
+            plain.append((tokens, now + 0.1 if fate == "computed" else now))
     now += later
     wanted = prompt(asked)
-    alive = [prompt(tokens).chain.hashes for tokens, end in plain if end > int(now * 1000)]
+    alive = [prompt(tokens).chain.hashes for tokens, end in plain if end > now]
     shared = [sum(a == b for a, b in zip(blocks, wanted.chain.hashes, strict=False)) for blocks in alive]
     assert known.held(wanted, [0], now) == [min(BLOCK * max(shared, default=0), wanted.reusable)]

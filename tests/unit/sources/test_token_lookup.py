@@ -19,7 +19,7 @@ from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.sources.adapters import Adapters
-from ext_proc.sources.token_lookup import MOST_AT_ONCE, SIZE_KEPT_S, BlockSizes, PoolTokens, TokenLookup
+from ext_proc.sources.token_lookup import MOST_AT_ONCE, NONE_KEPT_S, SIZE_KEPT_S, BlockSizes, PoolTokens, TokenLookup
 from ext_proc.sources.tokenizing import TokenizeError
 from tests.unit.sources.serving import page, serving
 from tests.waiting import until
@@ -206,7 +206,7 @@ async def test_without_reports_nobody_is_asked(bench: Bench) -> None:
 
 
 def test_blocks_are_cut_as_most_engines_do_it() -> None:
-    """A change is noticed within a second, a change of the endpoints at once."""
+    """A change is noticed within a second, a first report and a change of the endpoints at once."""
     now, resident, sizes = 0.0, ResidentIndex(), BlockSizes(lambda: now)
     endpoints = tuple(Endpoint(address=f"10.0.0.{slot}:1", pool="p", slot=slot) for slot in range(3))
     for slot, size in enumerate((32, 16, 16)):
@@ -219,6 +219,9 @@ def test_blocks_are_cut_as_most_engines_do_it() -> None:
     now = SIZE_KEPT_S
     resident.remove(0)
     assert sizes.of("m", endpoints, resident) is None
+    resident.add(0, 64)
+    now += NONE_KEPT_S
+    assert sizes.of("m", endpoints, resident) == 64
 
 
 async def test_what_cannot_be_asked_is_counted_by_its_reason(bench: Bench) -> None:
