@@ -198,6 +198,17 @@ def test_media_have_tiers(medium: str | None, tokens: int) -> None:
     assert Told(payload(stored([1], medium=medium))).held(IDS) == tokens
 
 
+def test_what_an_engine_can_fetch_from_others_is_far() -> None:
+    """An engine may report what a shared store holds; its removal there leaves the engine's own copy."""
+    told = Told(payload(stored([1], medium="CPU", locality="REMOTE")))
+    assert told.held(IDS) == 4
+    gone = {"type": "BlockRemoved", "block_hashes": [1], "medium": "CPU"}
+    told.hear(1, payload(stored([1], medium="CPU"), gone | {"locality": "REMOTE"}))
+    assert told.held(IDS) == 8
+    told.hear(2, payload(stored([1], medium="CPU", locality="REMOTE"), gone, gone | {"locality": "REMOTE"}))
+    assert told.held(IDS) == 0
+
+
 def test_only_groups_with_full_attention_count() -> None:
     """Hybrid models report the same tokens in several groups; a window's blocks say nothing of the prefix."""
     told = Told(
