@@ -23,6 +23,7 @@ class Choice(msgspec.Struct, gc=False):
         depth: leading blocks of it that the chosen endpoint holds.
         deepest: the same of the candidate that holds most.
         estimated: tokens of the prompt as estimated from its bytes.
+        counted: True if they were counted instead, since the prompt came as token ids.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
         tokens: the prompt by its tokens; None where they are not known.
@@ -33,6 +34,7 @@ class Choice(msgspec.Struct, gc=False):
     depth: int
     deepest: int
     estimated: int
+    counted: bool
     prefill: Prefill
     output: float
     tokens: TokenPrompt | None = None
@@ -80,4 +82,4 @@ def predicted(request: InferenceRequest, ranking: Ranking, context: Context, pla
     wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
     tokens = request.prompt_tokens
     uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
-    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
+    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait, ranking.attention)
