@@ -22,8 +22,8 @@ class Choice(msgspec.Struct, gc=False):
         chain: hash chain of the prompt.
         depth: leading blocks of it that the chosen endpoint holds.
         deepest: the same of the candidate that holds most.
-        estimated: tokens of the prompt as estimated from its bytes.
-        counted: True if they were counted instead, since the prompt came as token ids.
+        estimated: tokens of the prompt as estimated from its bytes, or as counted where it came as token ids.
+        guessed: the same, 0 where they were counted.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
         tokens: the prompt by its tokens; None where they are not known.
@@ -34,7 +34,7 @@ class Choice(msgspec.Struct, gc=False):
     depth: int
     deepest: int
     estimated: int
-    counted: bool
+    guessed: int
     prefill: Prefill
     output: float
     tokens: TokenPrompt | None = None

@@ -91,9 +91,9 @@ class Feedback:
         """Note that an engine began anew: it holds no prefix any more."""
         if self._is_current(endpoint):
             self._index.clear(endpoint.slot)
+            self._rates.restarted(endpoint.slot)
             if self._picker.token_hits is not None:
                 self._picker.token_hits.remove(endpoint.slot)
-            self._rates.restarted(endpoint.slot)
 
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
@@ -152,9 +152,9 @@ class Feedback:
         made = decision.prediction(served.address)
         if made is None or made.mode is not IndexMode.TEXT:
             return
-        request = decision.request
-        predicted = made.tokens * tokens / max(request.prompt_tokens, 1)
-        slack = self._next_block(lease, served) * tokens / max(learnt.estimated or request.prompt_tokens, 1)
+        scale = tokens / max(decision.request.prompt_tokens, 1)
+        predicted = made.tokens * scale
+        slack = self._next_block(lease, served) * tokens / max(learnt.estimated or decision.request.prompt_tokens, 1)
         self._index.correct(served.slot, predicted, cached, tokens, slack)
         if served is decision.endpoints[0] and learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
             self._index.missed(served.slot, learnt.used, learnt.stamp)

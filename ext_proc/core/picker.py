@@ -188,7 +188,9 @@ class EndpointPicker:
         estimated = request.prompt_tokens
         # What came as token ids is counted, not estimated.
         counted = request.prompt[:1] == TOKENS
-        scale = 1.0 if counted else expected.scale if tokens is None else tokens.count / max(estimated, 1)
+        scale = 1.0 if counted else expected.scale
+        if tokens is not None:
+            scale = tokens.count / max(estimated, 1)
         count = int(estimated * scale) if tokens is None else tokens.count
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
         request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=count)
@@ -214,8 +216,8 @@ class EndpointPicker:
             exact=tuple([exact[place] for place in places]) if exact else (),
         )
         prefill = predicted(request, ranking, context, best)
-        deepest, output = max(depths), context.output
-        return Choice(decision, chain, depths[best], deepest, estimated, counted, prefill, output, tokens)
+        guessed = 0 if counted else estimated
+        return Choice(decision, chain, depths[best], max(depths), estimated, guessed, prefill, context.output, tokens)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -321,7 +323,7 @@ class EndpointPicker:
         if chain:
             used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
-            learnt = Learnt(chain, choice.depth, stamp, 0 if choice.counted else choice.estimated, used)
+            learnt = Learnt(chain, choice.depth, stamp, choice.guessed, used)
         if choice.tokens is not None and self.token_hits is not None:
             self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill.wait)
         self._ledger.take(
