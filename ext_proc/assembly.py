@@ -101,7 +101,7 @@ def build_core(
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     known = index if resident is None else MixedIndex(index, resident)
-    reports = ResidentIndex()
+    reports = ResidentIndex() if resident is None else resident
     token_hits = TokenHits(reports)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
@@ -137,7 +137,10 @@ def build_core(
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
-    """Let blocks grow from `first` to `last` bytes; a block is never more than half of what stands before it."""
+    """Let blocks grow from `first` to `last` bytes.
+
+    Up to a `last` of 128 times `first`, a block is never more than half of what stands before it.
+    """
     steps = ((first, 4 * first), (min(2 * first, last), 32 * first), (min(4 * first, last), 256 * first))
     return BlockSizes(steps, last)
 

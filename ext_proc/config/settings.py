@@ -59,7 +59,8 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
         port: Port, where `address` has none.
         models: Names of the models it serves; empty takes those of the pool.
         kv_tokens: Capacity of its KV cache in tokens. Unset learns it from the engine's metrics; where those do not
-            say it either, waiting for KV memory costs nothing.
+            say it either, the smallest known capacity of the candidates counts; if none is known, waiting for KV memory
+            costs nothing.
         prefill_rate: Its prefill speed in tokens per second. Unset takes the strategy's default.
         labels: Free text pairs that explain the endpoint, such as `gpu: h100`.
         engine: What answers there, where it differs from the pool's.

@@ -27,10 +27,12 @@ class AttentionLearner(msgspec.Struct, gc=False):
     Attributes:
         length: A in tokens.
         learnt: True once observations have had a say.
+        slots: the endpoints that it was learnt of.
     """
 
     length: float = START
     learnt: bool = False
+    slots: set[int] = msgspec.field(default_factory=set)
     _count: int = 0
     _uu: float = 0.0
     _uv: float = 0.0

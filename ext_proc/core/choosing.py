@@ -22,7 +22,8 @@ class Choice(msgspec.Struct, gc=False):
         chain: hash chain of the prompt.
         depth: leading blocks of it that the chosen endpoint holds.
         deepest: the same of the candidate that holds most.
-        estimated: tokens of the prompt as estimated from its bytes.
+        estimated: tokens of the prompt as estimated from its bytes, or as counted where it came as token ids.
+        guessed: the same, 0 where they were counted.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
         tokens: the prompt by its tokens; None where they are not known.
@@ -33,6 +34,7 @@ class Choice(msgspec.Struct, gc=False):
     depth: int
     deepest: int
     estimated: int
+    guessed: int
     prefill: Prefill
     output: float
     tokens: TokenPrompt | None = None
@@ -80,4 +82,4 @@ def predicted(request: InferenceRequest, ranking: Ranking, context: Context, pla
     wait = (ranking.queues[place] if ranking.queues else 0.0) + (ranking.memories[place] if ranking.memories else 0.0)
     tokens = request.prompt_tokens
     uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
-    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait)
+    return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait, ranking.attention)

@@ -133,6 +133,7 @@ class Exchange:
 
     def _fail(self, kind: Kind, error: Exception, event: Event | None = None) -> Action:
         self._observer.failed("internal", error)
+        self._take_back()
         if self._arrived and isinstance(event, Message):
             return self._let_go(event)
         if self._policy.refuse_on_failure:
@@ -142,10 +143,15 @@ class Exchange:
 
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back."""
-        if self._decision is not None and not delivered and not self._arrived:
-            gone = Outcome(decision_id=self._decision.id, ending=Ending.CLIENT_GONE)
-            self._feedback.settle(gone, self._clock())
+        if not delivered:
+            self._take_back()
         self.state = State.FINISHED
+
+    def _take_back(self) -> None:
+        if self._decision is not None and not self._arrived:
+            gone = Outcome(decision_id=self._decision.id, ending=Ending.CLIENT_GONE)
+            self._decision = None
+            self._feedback.settle(gone, self._clock())
 
     def _headers(self, event: RequestHeaders) -> Action:
         self._head = event

@@ -69,13 +69,14 @@ class Feedback:
             served: address of the endpoint that answers, which is another than the chosen one after a retry; None
                 where that is not known.
         """
-        lease = self._ledger.first_token(decision_id, now, served)
-        if lease is None or lease.first_token is None:
+        noted = self._ledger.first_token(decision_id, now, served)
+        if noted is None:
             return
+        lease, service = noted
         decision = lease.decision
-        self._observer.first_token(decision, lease.first_token)
-        if lease.prefill.work and lease.served == decision.chosen.address and self._is_current(decision.chosen):
-            self._rates.first_token(decision.chosen, now, decision.decided_at, lease.prefill)
+        self._observer.first_token(decision, lease.first_token or 0.0)
+        if lease.prefill.work and service is not None and self._is_current(decision.chosen):
+            self._rates.first_token(decision.chosen, now, service, lease.prefill)
 
     def scraped(self, endpoint: Endpoint, scrape: Scrape, now: float) -> None:
         """Learn from an engine's metrics how fast it is and, where its first tokens are not heard of, its queue."""
@@ -90,19 +91,19 @@ class Feedback:
         """Note that an engine began anew: it holds no prefix any more."""
         if self._is_current(endpoint):
             self._index.clear(endpoint.slot)
+            self._rates.restarted(endpoint.slot)
             if self._picker.token_hits is not None:
                 self._picker.token_hits.remove(endpoint.slot)
 
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
-        # An endpoint that Envoy fell back to says nothing of the queue of the one that was chosen.
-        answered = outcome.ending is Ending.OK and outcome.attempts == 1
-        lease = self._ledger.end(outcome.decision_id, now, answered=answered)
+        is_good = outcome.ending is Ending.OK
+        lease = self._ledger.end(outcome.decision_id, now, answered_by=outcome.served if is_good else None)
         if lease is None:
             return False
         if lease.first_token is not None:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
-        decision, served, is_good = lease.decision, self._served(lease, outcome), outcome.ending is Ending.OK
+        decision, served = lease.decision, self._served(lease, outcome)
         generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
         if outcome.attempts > 1:
             self._note_failed_attempts(lease, outcome, served, now)
@@ -114,6 +115,7 @@ class Feedback:
             self._picker.token_hits.ended(decision.id, now, computed=computed)
         if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
+            self._rates.cancelled(decision.endpoints[0].slot, decision.id)
         if is_good:
             if decision.request.operation in GENERATING:
                 self._learn(lease, outcome, current, generated)
@@ -150,10 +152,19 @@ class Feedback:
         made = decision.prediction(served.address)
         if made is None or made.mode is not IndexMode.TEXT:
             return
-        predicted = made.tokens * tokens / max(decision.request.prompt_tokens, 1)
-        self._index.correct(served.slot, predicted, cached, tokens)
+        scale = tokens / max(decision.request.prompt_tokens, 1)
+        predicted = made.tokens * scale
+        slack = self._next_block(lease, served) * tokens / max(learnt.estimated or decision.request.prompt_tokens, 1)
+        self._index.correct(served.slot, predicted, cached, tokens, slack)
         if served is decision.endpoints[0] and learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
             self._index.missed(served.slot, learnt.used, learnt.stamp)
+
+    def _next_block(self, lease: Lease, served: Endpoint) -> int:
+        """Return the tokens of the block behind those that the chosen endpoint held; 0 for another one's."""
+        if served is not lease.decision.endpoints[0]:
+            return 0
+        covered, depth = self._picker.knowledge.tokens, lease.learnt.depth
+        return covered(depth + 1) - covered(depth)
 
     def _note_failed_attempts(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
         """Envoy tries another endpoint only if the one before was not reached or had not begun."""

@@ -35,6 +35,11 @@ class EngineViews(Protocol):
     def of(self, slot: int, now: float) -> EngineView | None:
         """Return the view of the engine in a slot; None if there is none. `now` in monotonic seconds."""
 
+    def levels(
+        self, slots: Sequence[int], read: Callable[[EngineView], float | None], now: float
+    ) -> list[float] | None:
+        """Return one number of each slot, missing and old ones moved to the mean; None if nothing is known of any."""
+
 
 class Knowledge(msgspec.Struct):
     """Where answers come from.
@@ -56,6 +61,14 @@ class Knowledge(msgspec.Struct):
     def tied(self, request: InferenceRequest, now: float) -> str | None:
         """Return the address that the request's session was sent to last; None if it has none or is new."""
         return self.sessions.address(session_name(request), now) if request.session else None
+
+    def levels(
+        self, candidates: Sequence[Endpoint], read: Callable[[EngineView], float | None], now: float
+    ) -> list[float] | None:
+        """Return one number of each candidate's engine, fit to be compared; None if nothing is known of any."""
+        if self.engines is None:
+            return None
+        return self.engines.levels([endpoint.slot for endpoint in candidates], read, now)
 
     def views(self, candidates: Sequence[Endpoint], now: float) -> list[EngineView | None]:
         """Return what the engine of each candidate says of itself."""

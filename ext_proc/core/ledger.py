@@ -7,39 +7,17 @@ landing on one endpoint.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from math import inf
 
 import msgspec
 
-from ext_proc.core.model import BlockHash, Decision
+from ext_proc.core.load import NO_PLACE, Load, Place, Service
+from ext_proc.core.model import GENERATING, BlockHash, Decision
 from ext_proc.core.prefill import Prefill
 
 _OVERSTAY = 5.0
 _LEAST_STAY = 60.0
-_RECENT = 256
-
-
-class Load(msgspec.Struct, gc=False):
-    """What is in flight at one endpoint.
-
-    Attributes:
-        in_flight: requests (n).
-        tokens: prompt and expected output tokens of those requests (M).
-        busy_until: when the virtual prefill queue is empty (B), monotonic seconds.
-        dispatched: seconds of prefill ever sent here.
-        begun: how much of that is known to be done, by first tokens and ends.
-        recent: seconds of prefill of the latest dispatches; None unless the engine's queue is known.
-    """
-
-    in_flight: int = 0
-    tokens: int = 0
-    busy_until: float = 0.0
-    dispatched: float = 0.0
-    begun: float = 0.0
-    recent: deque[float] | None = None
 
 
 class Learnt(msgspec.Struct, frozen=True, gc=False):
@@ -49,7 +27,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
         chain: hash chain of the prompt; empty if nothing was learnt.
         depth: leading blocks that the endpoint held before.
         stamp: what `PrefixIndex.learn` returned.
-        estimated: tokens of the prompt as they were estimated from its bytes.
+        estimated: tokens of the prompt as they were estimated from its bytes; 0 if they were counted.
         used: stamp of the last of those blocks before, the one that was not used for longest.
     """
 
@@ -71,7 +49,7 @@ class Lease(msgspec.Struct, gc=False):
         learnt: what it taught the index.
         prefill: what was predicted of its prefill.
         load: of the endpoint, even if that is gone by now.
-        sent: the load's `dispatched` with this request in it.
+        place: where it stands in the endpoint's queue.
         tokens: prompt and expected output tokens claimed.
         counted: False for requests that cost an engine next to nothing.
         seen_at: when it was taken or last renewed, monotonic seconds.
@@ -83,7 +61,7 @@ class Lease(msgspec.Struct, gc=False):
     learnt: Learnt
     prefill: Prefill
     load: Load
-    sent: float
+    place: Place
     tokens: int
     counted: bool
     seen_at: float
@@ -159,25 +137,24 @@ class Ledger:
             counted: False for requests that cost an engine next to nothing.
         """
         tokens = decision.request.prompt_tokens + int(output) if counted else 0
-        load = self.load(decision.chosen.slot)
-        if counted:
-            seconds = prefill.seconds
-            load.in_flight += 1
-            load.tokens += tokens
-            load.busy_until = max(load.busy_until, now) + seconds
-            load.dispatched += seconds
-            if load.recent is not None:
-                load.recent.append(seconds)
-        lease = Lease(decision, learnt, prefill, load, load.dispatched, tokens, counted, now)
+        load, request = self.load(decision.chosen.slot), decision.request
+        tells = request.stream and request.operation in GENERATING
+        place = load.add(prefill, tokens, now, tells=tells) if counted else NO_PLACE
+        lease = Lease(decision, learnt, prefill, load, place, tokens, counted, now)
         self._leases[decision.id] = lease
         return lease
 
-    def first_token(self, decision_id: str, now: float, served: str | None = None) -> Lease | None:
-        """Note a request's first token and return its lease; None if there is none or it answers already.
+    def first_token(
+        self, decision_id: str, now: float, served: str | None = None
+    ) -> tuple[Lease, Service | None] | None:
+        """Note a request's first token; None if it has no lease or answers already.
 
         Engines serve first come, first served: what was sent before it is prefilled too, what was sent after it is
         left to do, and the queue begins anew from now. A token of another endpoint than the chosen one (`served`, an
         address) says nothing of that queue.
+
+        Returns:
+            The lease, and what the chosen endpoint did up to the token; None if it is another's.
         """
         lease = self._leases.get(decision_id)
         if lease is None or lease.first_token is not None or not lease.counted:
@@ -186,33 +163,14 @@ class Ledger:
         lease.first_token = now - decision.decided_at
         lease.served = served or decision.chosen.address
         if lease.served != decision.chosen.address:
-            return lease
-        load = lease.load
-        load.begun = max(load.begun, lease.sent)
-        load.busy_until = now + load.dispatched - load.begun
-        return lease
+            return lease, None
+        return lease, lease.load.answer(lease.place, lease.prefill.work, decision.decided_at, now)
 
     def queue(self, slot: int, waiting: int, running: int, now: float) -> None:
-        """Set a virtual queue right by the requests that an engine says are waiting and running.
-
-        Those that wait are taken to be the latest ones, ours in proportion to what we have there, and half of the next
-        one to be done (the waiting correction of the policy). For engines whose first tokens are not heard of.
-        """
+        """Set a virtual queue right by the requests that an engine says are waiting and running."""
         load = self._loads.get(slot)
-        if load is None:
-            return
-        if load.recent is None:
-            load.recent = deque(maxlen=_RECENT)
-        recent = load.recent
-        if not recent:
-            return
-        if not waiting:
-            load.busy_until = min(load.busy_until, now + recent[-1])
-            return
-        own = round(waiting * min(load.in_flight / max(waiting + running, 1), 1.0))
-        latest = list(islice(reversed(recent), own + 1))
-        seconds = sum(latest[:own]) + sum(latest[own:]) / 2
-        load.busy_until = now + seconds + (waiting - own) * sum(recent) / len(recent)
+        if load is not None:
+            load.correct(waiting, running, now)
 
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that a request still runs; False if its lease is unknown."""
@@ -224,21 +182,26 @@ class Ledger:
         self._leases[decision_id] = lease  # behind all that were heard of before
         return True
 
-    def end(self, decision_id: str, now: float, *, answered: bool = False) -> Lease | None:
+    def end(self, decision_id: str, now: float, *, answered_by: str | None = None) -> Lease | None:
         """End a lease and return it; None if it is unknown or ended already.
 
         Args:
             decision_id: whose.
             now: monotonic seconds.
-            answered: True if an engine answered to the end: then all that was sent before is prefilled too.
+            answered_by: address of the endpoint that answered to the end; None if none did. If it is the chosen one,
+                all that was sent before is prefilled too; if not, and no token came, the request leaves its queue.
         """
         lease = self._leases.pop(decision_id, None)
-        if lease is not None and lease.counted:
-            _release(lease, now)
-            if answered:
-                load = lease.load
-                load.begun = max(load.begun, lease.sent)
-                load.busy_until = min(load.busy_until, now + load.dispatched - load.begun)
+        if lease is None or not lease.counted:
+            return lease
+        load = lease.load
+        load.release(lease.tokens, now)
+        if answered_by == lease.decision.chosen.address:
+            load.done(lease.place)
+            if load.recent is None:  # else the engine tells its queue, with what others sent
+                load.busy_until = min(load.busy_until, now + load.left)
+        elif lease.first_token is None:
+            load.cancel(lease.place, lease.prefill.seconds, now)
         return lease
 
     def expire(self, now: float, residence: float = inf) -> list[Lease]:
@@ -269,12 +232,4 @@ class Ledger:
                 break
             if lease.counted:
                 lease.counted = False
-                _release(lease, now)
-
-
-def _release(lease: Lease, now: float) -> None:
-    load = lease.load
-    load.in_flight -= 1
-    load.tokens -= lease.tokens
-    if not load.in_flight:
-        load.busy_until = min(load.busy_until, now)
+                lease.load.release(lease.tokens, now)

@@ -33,6 +33,7 @@ from ext_proc.core.model import (
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
+from ext_proc.core.prompts.framing import TOKENS
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
 from ext_proc.core.reuse import ReuseMeter
@@ -185,7 +186,11 @@ class EndpointPicker:
         depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
         expected = self._expectations.of(request.model or sole_model)
         estimated = request.prompt_tokens
-        scale = expected.scale if tokens is None else tokens.count / max(estimated, 1)
+        # What came as token ids is counted, not estimated.
+        counted = request.prompt[:1] == TOKENS
+        scale = 1.0 if counted else expected.scale
+        if tokens is not None:
+            scale = tokens.count / max(estimated, 1)
         count = int(estimated * scale) if tokens is None else tokens.count
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
         request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=count)
@@ -211,7 +216,8 @@ class EndpointPicker:
             exact=tuple([exact[place] for place in places]) if exact else (),
         )
         prefill = predicted(request, ranking, context, best)
-        return Choice(decision, chain, depths[best], max(depths), estimated, prefill, context.output, tokens)
+        guessed = 0 if counted else estimated
+        return Choice(decision, chain, depths[best], max(depths), estimated, guessed, prefill, context.output, tokens)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -317,7 +323,7 @@ class EndpointPicker:
         if chain:
             used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
-            learnt = Learnt(chain, choice.depth, stamp, choice.estimated, used)
+            learnt = Learnt(chain, choice.depth, stamp, choice.guessed, used)
         if choice.tokens is not None and self.token_hits is not None:
             self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill.wait)
         self._ledger.take(
@@ -329,7 +335,8 @@ class EndpointPicker:
             now=now,
             counted=request.operation not in NEARLY_FREE,
         )
-        self._rates.dispatched(endpoint.slot, prefill)
+        if request.operation in GENERATING:
+            self._rates.dispatched(endpoint.slot, decision.id, prefill)
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(session_name(request), endpoint.address, now)

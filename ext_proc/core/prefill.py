@@ -14,6 +14,7 @@ class Prefill(msgspec.Struct, frozen=True, gc=False):
         work: effective tokens (e), attention included.
         seconds: what they take (S).
         wait: seconds of waiting before (W + K).
+        attention: the attention length (A) that was assumed, tokens; 0 if none was.
     """
 
     tokens: float = 0.0
@@ -21,6 +22,7 @@ class Prefill(msgspec.Struct, frozen=True, gc=False):
     work: float = 0.0
     seconds: float = 0.0
     wait: float = 0.0
+    attention: float = 0.0
 
     @property
     def rate(self) -> float:

@@ -36,7 +36,7 @@ class PrefixIndex(Protocol):
     def clear(self, slot: int) -> None:
         """Forget what a slot holds: its engine has lost it, for instance by a restart."""
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Learn from the cached tokens that an engine reports of a prompt of that length."""
 
     def used(self, slot: int, block: BlockHash) -> int:
@@ -184,7 +184,7 @@ class ObservedIndex:
                 del stamps[block]
         self._total += len(stamps) - before
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Correct a slot's capacity by the cached tokens an engine reports, as simulation settled it.
 
         Args:
@@ -192,11 +192,13 @@ class ObservedIndex:
             predicted: tokens that were believed to be cached.
             actual: tokens that were.
             length: tokens of the prompt.
+            slack: tokens of the block behind those predicted: an engine counts in finer steps, and less than that
+                more is what was predicted.
         """
         held = self._slots.get(slot)
         if held is None or length <= 0:
             return
-        error = (actual - predicted) / length
+        error = 0.0 if 0 <= actual - predicted < slack else (actual - predicted) / length
         if error < -_TOLERATED_ERROR:
             held.capacity *= 1 + _STEP * max(error, -1.0)
         elif error > _TOLERATED_ERROR:

@@ -4,7 +4,7 @@ Two sources tell it. The better one that an endpoint has is used alone, so that 
 
 1. First tokens. Engines serve first come, first served, so between two first tokens lies the service of one prompt:
    `svc = f - max(d, f_last)` for a prompt dispatched at d with its first token at f; R is work over service, both
-   summed with forgetting.
+   summed with forgetting. Where requests that tell no first token were sent in between, both are those of all of them.
 2. Sums of the time to first token in the engine's metrics, between two scrapes, against what was predicted for as many
    requests: they move the rate a little towards where both would be equal.
 
@@ -18,13 +18,14 @@ from __future__ import annotations
 import copy
 import enum
 import statistics
-from collections import deque
 from collections.abc import Sequence
+from itertools import islice
 
 import msgspec
 
-from ext_proc.core.attention import AttentionLearner
+from ext_proc.core.attention import START, AttentionLearner
 from ext_proc.core.candidates import Candidates
+from ext_proc.core.load import Service
 from ext_proc.core.model import Endpoint
 from ext_proc.core.prefill import Prefill
 
@@ -35,6 +36,9 @@ _SUM_MEMORY = 0.9
 _LAG = 0.01
 _CORRECTION = 0.1
 _LARGEST_ERROR = 8.0
+"""A rate that is far off is mended soon; with 2, a start at a quarter of the true rate took most of a minute."""
+
+_SLOWEST, _FASTEST = 1.0, 1e8
 _PATIENCE = 60.0
 _FRESH = 0.25
 _REMEMBERED = 4096
@@ -76,7 +80,6 @@ class _Speed(msgspec.Struct, gc=False):
     heard_at: float = 0.0
     work: float = 0.0
     service: float = 0.0
-    last_first_token: float = 0.0
     predicted: float = 0.0
     actual: float = 0.0
 
@@ -87,7 +90,7 @@ class RateLearner:
     def __init__(self) -> None:
         self._speeds: dict[int, _Speed] = {}
         self._attention: dict[str, AttentionLearner] = {}
-        self._predictions: dict[int, deque[tuple[float, float]]] = {}
+        self._predictions: dict[int, dict[str, tuple[float, float]]] = {}
         self._views: dict[int, tuple[Candidates, float, Sequence[float]]] = {}
 
     def remove(self, slot: int) -> None:
@@ -95,6 +98,9 @@ class RateLearner:
         self._speeds.pop(slot, None)
         self._predictions.pop(slot, None)
         self._views.clear()
+        for learner in self._attention.values():
+            learner.slots.discard(slot)
+        self._attention = {pool: learner for pool, learner in self._attention.items() if learner.slots}
 
     def rate(self, slot: int) -> float | None:
         """Return the rate learnt for a slot itself, in tokens/s, before it is held against its peers'."""
@@ -134,47 +140,62 @@ class RateLearner:
         """Take an attention length (A), in tokens, for learnt."""
         self._attention[pool] = AttentionLearner(length=length, learnt=True)
 
-    def dispatched(self, slot: int, prefill: Prefill) -> None:
+    def dispatched(self, slot: int, decision_id: str, prefill: Prefill) -> None:
         """Note a dispatch with what was predicted of it; only an engine whose metrics are read has use for that."""
         waiting = self._predictions.get(slot)
         if waiting is not None and prefill.seconds:
-            waiting.append((prefill.wait + prefill.seconds, prefill.rate))
+            waiting[decision_id] = (prefill.wait + prefill.seconds, prefill.rate)
+            if len(waiting) > _REMEMBERED:
+                del waiting[next(iter(waiting))]
+
+    def cancelled(self, slot: int, decision_id: str) -> None:
+        """Forget a dispatch that got no first token there: the engine does not count it either."""
+        waiting = self._predictions.get(slot)
+        if waiting:
+            waiting.pop(decision_id, None)
+
+    def restarted(self, slot: int) -> None:
+        """Forget what was dispatched to an engine that began anew."""
+        waiting = self._predictions.get(slot)
+        if waiting:
+            waiting.clear()
 
     def attention(self, pool: str) -> float:
         """Return the attention length (A) learnt for the engines of a pool, in tokens; 0 before there is one."""
         learner = self._attention.get(pool)
         return learner.length if learner and learner.learnt else 0.0
 
-    def first_token(self, endpoint: Endpoint, now: float, dispatched_at: float, prompt: Prefill) -> None:
+    def first_token(self, endpoint: Endpoint, now: float, service: Service, prompt: Prefill) -> None:
         """Learn from a first token.
 
         Args:
             endpoint: who sent it.
             now: when it came (f), monotonic seconds.
-            dispatched_at: when its request was sent (d).
-            prompt: what was prefilled for it.
+            service: what it did since the one before.
+            prompt: what was prefilled for this one.
         """
-        speed, work = self._heard(endpoint.slot, RateSource.FIRST_TOKEN, now), prompt.work
-        service = max(now - max(dispatched_at, speed.last_first_token), 0.0)
-        if speed.rate:
-            learner = self._attention.setdefault(endpoint.pool, AttentionLearner())
-            learner.note(prompt.tokens, prompt.uncached, service * speed.rate)
-        speed.last_first_token = max(speed.last_first_token, now)
-        speed.work = _MEMORY * speed.work + work
-        speed.service = _MEMORY * speed.service + service
+        speed = self._heard(endpoint.slot, RateSource.FIRST_TOKEN, now)
+        if speed.rate and service.alone:
+            learner = self._attention.get(endpoint.pool)
+            if learner is None:
+                learner = self._attention[endpoint.pool] = AttentionLearner(prompt.attention or START)
+            learner.slots.add(endpoint.slot)
+            learner.note(prompt.tokens, prompt.uncached, service.seconds * speed.rate)
+        speed.work = _MEMORY * speed.work + service.work
+        speed.service = _MEMORY * speed.service + service.seconds
         enough = speed.service > _ENOUGH_SECONDS or speed.work > _ENOUGH_TOKENS
         if enough and speed.service > 0:
-            speed.rate = speed.work / speed.service
+            speed.rate = min(max(speed.work / speed.service, _SLOWEST), _FASTEST)
 
     def scraped(self, slot: int, ttft_sum: float, ttft_count: int, now: float) -> None:
         """Learn from what a scrape adds to an engine's sum and count of times to first token, in seconds."""
         waiting = self._predictions.get(slot)
         if waiting is None:  # from now on predictions are worth keeping
-            self._predictions[slot] = deque(maxlen=_REMEMBERED)
+            self._predictions[slot] = {}
         if not waiting or ttft_count <= 0 or ttft_sum < 0:
             return
-        own = min(len(waiting), ttft_count)
-        taken = [waiting.popleft() for _ in range(own)]
+        taken = [waiting.pop(each) for each in list(islice(waiting, ttft_count))]
+        own = len(taken)
         predicted = sum(seconds for seconds, _ in taken)
         # Requests of others count in the engine's sum too; ours are taken to have waited as long as theirs.
         actual, rate = ttft_sum * own / ttft_count, taken[-1][1]
@@ -212,7 +233,7 @@ def _nudge(speed: _Speed, rate: float, predicted: float, actual: float, share: f
     """Move a rate a little towards where what was predicted would be what came."""
     error = min(max(predicted / actual if actual > 0 else _LARGEST_ERROR, 1 / _LARGEST_ERROR), _LARGEST_ERROR)
     step = error**share
-    speed.rate = (speed.rate or rate) * step
+    speed.rate = min(max((speed.rate or rate) * step, _SLOWEST), _FASTEST)
     speed.predicted /= step  # what was predicted at the old rate would be less at the new one
 
 

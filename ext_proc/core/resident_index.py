@@ -233,10 +233,10 @@ class MixedIndex:
         """Forget our own history of a slot; what it holds now its reports tell."""
         self._observed.clear(slot)
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Correct our own history, if that was what predicted."""
         if slot not in self._resident:
-            self._observed.correct(slot, predicted, actual, length)
+            self._observed.correct(slot, predicted, actual, length, slack)
 
     def used(self, slot: int, block: BlockHash) -> int:
         """Return the stamp of a block's last use in our own history; 0 if it is not known."""

@@ -8,6 +8,7 @@ known of the others, so that silence is neither a reward nor a punishment.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
@@ -127,9 +128,7 @@ class Signals:
         found = self._latest.get(slot)
         return None if found is None else max(now - found.at, 0.0)
 
-    def levels(
-        self, slots: Sequence[int], read: Callable[[EngineSignals], float | None], now: float
-    ) -> list[float] | None:
+    def levels(self, slots: Sequence[int], read: Callable[[Any], float | None], now: float) -> list[float] | None:
         """Return one signal of each slot, fit to be compared.
 
         Args:

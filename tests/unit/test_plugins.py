@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.strategies.least_wait import LeastWait, LeastWaitParameters
 from ext_proc.plugins import load_strategy, strategy_names
 from tests.unit.core.builders import context, endpoints, request

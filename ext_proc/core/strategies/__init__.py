@@ -16,7 +16,7 @@ from typing import Protocol, Self
 import msgspec
 
 from ext_proc.core.knowledge import Knowledge
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import BlockHash, Endpoint, FilterReport, InferenceRequest
 
 GROUP = "kvpicker.strategies"
@@ -41,6 +41,7 @@ class Ranking(msgspec.Struct, gc=False):
         backlog: for explanations, the share of its prefill that every candidate's cost has on top.
         interference: for explanations, the same per request in flight there.
         most_interfering: requests in flight beyond so many add nothing more.
+        attention: for what is learnt, the attention length that the work was counted with, tokens.
         in_seconds: True if each cost is the sum of the seconds above.
         out: for explanations, positions of candidates that the strategy itself filtered out; their costs mean no more
             than that they come last.
@@ -58,6 +59,7 @@ class Ranking(msgspec.Struct, gc=False):
     interference: float = 0.0
     most_interfering: int = 0
     in_seconds: bool = False
+    attention: float = 0.0
     out: frozenset[int] = frozenset()
     filters: tuple[FilterReport, ...] = ()
     favourite: int | None = None

@@ -20,6 +20,7 @@ K is 0.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from operator import add
 from typing import ClassVar
 
@@ -27,7 +28,7 @@ import msgspec
 
 from ext_proc.core.attention import START
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context, Ranking
 
@@ -56,9 +57,9 @@ class LeastWaitParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
     learn: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be divided by."""
-        if self.prefill_rate <= 0 or self.attention_tokens <= 0:
-            raise ValueError("prefill_rate and attention_tokens must be above 0")
+        """Refuse what cannot be divided by, or into."""
+        if not (0 < self.prefill_rate < inf and 0 < self.attention_tokens < inf):
+            raise ValueError("prefill_rate and attention_tokens must be finite numbers above 0")
 
 
 class LeastWait:
@@ -76,7 +77,9 @@ class LeastWait:
         # Column by column: with hundreds of candidates this takes two thirds of the time of a loop over them.
         now, loads = context.now, context.loads
         queues = [until - now if (until := load.busy_until) > now else 0.0 for load in loads]
-        works, prefills = self._prefills(request.prompt_tokens, candidates, context)
+        parameters = self._parameters
+        attention = (parameters.learn and context.attention) or parameters.attention_tokens
+        works, prefills = self._prefills(request.prompt_tokens, attention, candidates, context)
         memories = _memories(request.prompt_tokens + context.output, context.residence, candidates, loads)
         waits = list(map(add, queues, memories)) if memories else queues
         backlog = min(waits)
@@ -85,17 +88,14 @@ class LeastWait:
             wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
             for wait, prefill, load in zip(waits, prefills, loads, strict=True)
         ]
-        return Ranking(costs, queues, works, prefills, memories, factor - 1, share, most, True)
+        return Ranking(costs, queues, works, prefills, memories, factor - 1, share, most, True, attention)
 
     def _prefills(
-        self, length: int, candidates: Candidates, context: Context
+        self, length: int, attention: float, candidates: Candidates, context: Context
     ) -> tuple[Sequence[float], Sequence[float]]:
         """Return the own prefill at each candidate, in effective tokens (e) and in seconds (S)."""
         parameters, hits = self._parameters, context.hits
-        attention = parameters.attention_tokens
-        rates: Sequence[float | None] | None = candidates.prefill_rates
-        if parameters.learn:
-            attention, rates = context.attention or attention, context.rates
+        rates: Sequence[float | None] | None = context.rates if parameters.learn else candidates.prefill_rates
         work: dict[int, float] = {}
         for hit in set(hits):
             uncached = max(length - hit, LEAST_UNCACHED)

@@ -10,6 +10,7 @@ from math import fsum
 from types import MappingProxyType
 from typing import TypeAlias
 
+from ext_proc.core.knowledge import EngineView
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context
 
@@ -27,20 +28,18 @@ def _prefix(request: InferenceRequest, candidates: Sequence[Endpoint], context: 
 
 def _queue(request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> list[float]:  # noqa: ARG001
     """Score the requests that wait in the engine; the shortest queue 1, the longest 0."""
-    views = context.knowledge.views(candidates, context.now)
-    return _lowest_is_best([None if view is None else view.waiting for view in views])
+    return _least_loaded(candidates, context, lambda view: view.waiting)
 
 
 def _running(request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> list[float]:  # noqa: ARG001
     """Score the requests that the engine works on; the fewest 1, the most 0."""
-    views = context.knowledge.views(candidates, context.now)
-    return _lowest_is_best([None if view is None else view.running for view in views])
+    return _least_loaded(candidates, context, lambda view: view.running)
 
 
 def _kv_usage(request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> list[float]:  # noqa: ARG001
     """Score the share of the engine's KV cache that is free."""
-    usages = [None if view is None else view.kv_usage for view in context.knowledge.views(candidates, context.now)]
-    return _filled([None if usage is None else 1 - min(max(usage, 0.0), 1.0) for usage in usages])
+    usages = context.knowledge.levels(candidates, lambda view: view.kv_usage, context.now)
+    return [1.0] * len(candidates) if usages is None else [1 - min(max(usage, 0.0), 1.0) for usage in usages]
 
 
 def _in_flight(request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> list[float]:  # noqa: ARG001
@@ -86,6 +85,19 @@ SCORERS: Mapping[str, Scorer] = MappingProxyType(
     }
 )
 """Every scorer by its name in the configuration."""
+
+
+def _least_loaded(
+    candidates: Sequence[Endpoint], context: Context, read: Callable[[EngineView], float | None]
+) -> list[float]:
+    """Turn the least of what engines say into 1 and the greatest into 0; what is old comes closer to the mean."""
+    levels = context.knowledge.levels(candidates, read, context.now)
+    if levels is None:
+        return [1.0] * len(candidates)
+    views = context.knowledge.views(candidates, context.now)
+    said = [value for view in views if view is not None and (value := read(view)) is not None]
+    least, most = min(said), max(said)
+    return [(most - level) / (most - least) if most > least else 1.0 for level in levels]
 
 
 def _lowest_is_best(values: Sequence[float | None]) -> list[float]:

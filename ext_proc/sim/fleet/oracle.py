@@ -8,7 +8,8 @@ from typing import Self
 
 import msgspec
 
-from ext_proc.core.ledger import Ledger, Load
+from ext_proc.core.ledger import Ledger
+from ext_proc.core.load import Load
 from ext_proc.core.model import BlockHash, Endpoint, InferenceRequest
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.strategies import Context, Ranking
@@ -34,7 +35,7 @@ class OracleIndex(ObservedIndex):
     def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
         """Forget nothing."""
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Correct nothing."""
 
 

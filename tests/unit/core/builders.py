@@ -12,7 +12,8 @@ from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
 from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.health import HealthMonitor
-from ext_proc.core.ledger import Ledger, Load
+from ext_proc.core.ledger import Ledger
+from ext_proc.core.load import Load
 from ext_proc.core.model import Api, Decision, Ending, Endpoint, InferenceRequest, Operation, Outcome
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker, Rejection

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Ending, Endpoint, InferenceRequest, Operation, Unhashed
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.strategies import Context, Ranking

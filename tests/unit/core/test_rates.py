@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -9,10 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.candidates import Candidates
+from ext_proc.core.load import Service
 from ext_proc.core.model import Endpoint
 from ext_proc.core.prefill import Prefill
 from ext_proc.core.rates import RateLearner, RateSource
 from tests.unit.core.builders import endpoints
+
+NUMBERS = itertools.count()
 
 
 class Engine:
@@ -20,12 +24,15 @@ class Engine:
 
     def __init__(self, learner: RateLearner, endpoint: Endpoint, rate: float) -> None:
         self.learner, self.endpoint, self.rate = learner, endpoint, rate
-        self.free_at = 0.0
+        self.free_at = self.heard_at = 0.0
 
     def serve(self, now: float, tokens: float) -> float:
         """Prefill a prompt that comes now; returns when its first token comes."""
         self.free_at = max(self.free_at, now) + tokens / self.rate
-        self.learner.first_token(self.endpoint, self.free_at, now, Prefill(tokens, tokens, tokens, 1.0))
+        begun = max(now, self.heard_at)
+        self.heard_at = self.free_at
+        service = Service(self.free_at - begun, tokens, True)
+        self.learner.first_token(self.endpoint, self.free_at, service, Prefill(tokens, tokens, tokens, 1.0))
         return self.free_at
 
 
@@ -84,7 +91,7 @@ def test_a_view_is_kept_for_a_moment() -> None:
     candidates = _learn(learner, [10_000.0])
     before = learner.rates(candidates, 500.0)
     engine = Engine(learner, candidates[0], 1_000.0)
-    engine.free_at = 1e6
+    engine.free_at = engine.heard_at = 1e6
     for _ in range(400):
         engine.serve(engine.free_at, 8000)
     assert learner.rates(candidates, 500.2) is before
@@ -112,7 +119,7 @@ def test_scraped_sums_move_a_wrong_rate(true: float) -> None:
     rate = 8_000.0
     for now in range(2, 800, 2):
         for _ in range(5):
-            learner.dispatched(0, Prefill(work=4000, seconds=4000 / rate))
+            learner.dispatched(0, f"d{next(NUMBERS)}", Prefill(work=4000, seconds=4000 / rate))
         learner.scraped(0, 5 * 4000 / true, 5, float(now))
         rate = learner.rate(0) or rate
     assert rate == pytest.approx(true, rel=0.1)
@@ -125,7 +132,7 @@ def test_requests_of_others_do_not_count_as_ours() -> None:
     learner.scraped(0, 0.0, 0, 0.0)
     rate = 8_000.0
     for now in range(2, 800, 2):
-        learner.dispatched(0, Prefill(work=4000, seconds=4000 / rate))
+        learner.dispatched(0, f"d{next(NUMBERS)}", Prefill(work=4000, seconds=4000 / rate))
         learner.scraped(0, 4 * 0.5, 4, float(now))
         rate = learner.rate(0) or rate
     assert rate == pytest.approx(8_000, rel=0.1)
@@ -138,10 +145,10 @@ def test_the_best_source_is_used_alone() -> None:
     before = learner.rate(0)
     last = 210.0
     learner.scraped(0, 0.0, 0, last)
-    learner.dispatched(0, Prefill(work=1000, seconds=0.1))
+    learner.dispatched(0, f"d{next(NUMBERS)}", Prefill(work=1000, seconds=0.1))
     learner.scraped(0, 9.0, 1, last)
     assert (learner.rate(0), learner.source(0)) == (before, RateSource.FIRST_TOKEN)
-    learner.dispatched(0, Prefill(work=1000, seconds=0.1))
+    learner.dispatched(0, f"d{next(NUMBERS)}", Prefill(work=1000, seconds=0.1))
     learner.scraped(0, 9.0, 1, last + 500)
     assert learner.source(0) is RateSource.SCRAPE
     assert (learner.rate(0) or 0) < (before or 0)
@@ -164,7 +171,7 @@ def test_attention_is_learnt_per_pool() -> None:
         tokens = float(generator.choice([500, 4_000, 16_000, 60_000]))
         seconds = tokens * (1 + tokens / 2 / 40_000) / 10_000
         work = tokens * (1 + tokens / 2 / 24_000)
-        learner.first_token(endpoint, now + seconds, now, Prefill(tokens, tokens, work, 1.0))
+        learner.first_token(endpoint, now + seconds, Service(seconds, work, True), Prefill(tokens, tokens, work, 1.0))
         now += seconds
     assert learner.attention("p") == pytest.approx(40_000, rel=0.2)
     assert learner.attention("q") == 0.0
@@ -188,9 +195,38 @@ def test_rates_are_always_usable(events: list[tuple[str, float, float]]) -> None
     for kind, seconds, number in events:
         now += 0.3
         if kind == "first":
-            learner.first_token(candidates[0], now + seconds, now, Prefill(number, number, number, 1.0))
+            service = Service(seconds, number, True)
+            learner.first_token(candidates[0], now + seconds, service, Prefill(number, number, number, 1.0))
         elif kind == "scrape":
             learner.scraped(0, seconds, int(number), now)
         else:
-            learner.dispatched(0, Prefill(work=number, seconds=seconds))
+            learner.dispatched(0, f"d{next(NUMBERS)}", Prefill(work=number, seconds=seconds))
         assert all(0 < rate < 1e300 for rate in learner.rates(candidates, now))
+
+
+def test_a_configured_attention_length_is_where_learning_begins() -> None:
+    """The first fits move away from what was assumed, not from a constant."""
+    learner, generator = RateLearner(), random.Random(4)
+    endpoint, now = endpoints(1)[0], 0.0
+    for _ in range(240):
+        tokens = float(generator.choice([1_500, 4_000, 16_000, 60_000]))
+        seconds = tokens * (1 + tokens / 2 / 60_000) / 10_000
+        prefill = Prefill(tokens, tokens, tokens, 1.0, attention=60_000.0)
+        learner.first_token(endpoint, now + seconds, Service(seconds, tokens, True), prefill)
+        now += seconds
+    assert learner.attention("p") == pytest.approx(60_000, rel=0.1)
+
+
+def test_attention_is_forgotten_with_the_engines_it_was_learnt_of() -> None:
+    """A pool whose engines were all replaced begins anew; one that keeps an engine keeps what it knows."""
+    learner = RateLearner()
+    known = endpoints(2)
+    for _ in range(300):
+        for endpoint in known:
+            for tokens in (2_000.0, 30_000.0):
+                seconds = tokens * (1 + tokens / 2 / 90_000) / 10_000
+                learner.first_token(endpoint, 1.0, Service(seconds, tokens, True), Prefill(tokens, tokens, tokens, 1.0))
+    learner.remove(0)
+    assert learner.attention("p") > 0
+    learner.remove(1)
+    assert learner.attention("p") == 0.0

@@ -70,6 +70,7 @@ async def test_finished_stream_ignores_what_else_the_peer_sends(transport: str) 
         await call.write(b"1")
         assert await call.read() == b"1"
         assert await call.code() is grpc.StatusCode.OK
+        await until(lambda: len(tally.ends) == 1)
         assert (tally.heard, tally.ends) == ([b"1"], [True])
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from ext_proc.config.reference import attributes
 from ext_proc.core.knowledge import Knowledge
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Ending, Endpoint
 from ext_proc.core.strategies import COLUMNS, Context, Strategy
 from ext_proc.core.terms import Terms

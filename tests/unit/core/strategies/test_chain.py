@@ -10,7 +10,7 @@ import pytest
 from ext_proc.core.explanation import costs
 from ext_proc.core.following import follow
 from ext_proc.core.knowledge import Knowledge
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Ending, Endpoint
 from ext_proc.core.pool import EndpointSpec
 from ext_proc.core.strategies.chain import Chain, ChainParameters

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint
 from ext_proc.core.strategies import Context
 from ext_proc.core.strategies.least_wait import LeastWait, LeastWaitParameters

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.knowledge import Knowledge
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.strategies.prefix_affinity import PrefixAffinity, PrefixAffinityParameters
 from tests.unit.core.builders import Fleet, context, endpoints, request, text
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Ending
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait

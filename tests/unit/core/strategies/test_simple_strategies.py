@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Ending, Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context, Ranking, Strategy
 from ext_proc.core.strategies.least_request import LeastRequest

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from statistics import fmean
 from typing import Any
 
 import msgspec
@@ -10,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.knowledge import EngineView, Knowledge
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.core.model import Ending
+from ext_proc.core.signals import EngineSignals, Signals
 from ext_proc.core.strategies import Context
 from ext_proc.core.strategies.scorers import SCORERS
 from ext_proc.core.strategies.weighted import Weighted, WeightedParameters, Weights
@@ -37,6 +40,14 @@ class Views:
     def of(self, slot: int, now: float) -> EngineView | None:
         """Return the view in that place."""
         return self._views[slot]
+
+    def levels(
+        self, slots: Sequence[int], read: Callable[[EngineView], float | None], now: float
+    ) -> list[float] | None:
+        """Fill the gaps with the mean."""
+        said = [None if (view := self._views[slot]) is None else read(view) for slot in slots]
+        known = [value for value in said if value is not None]
+        return [fmean(known) if value is None else value for value in said] if known else None
 
 
 def _seen(*views: View | None, **fields: Any) -> Context:
@@ -149,3 +160,19 @@ def test_weights_that_make_no_sense_are_refused(wrong: dict[str, float], message
     """The error names what is wrong with the weights."""
     with pytest.raises(msgspec.ValidationError, match=message):
         msgspec.convert({"scorers": wrong}, WeightedParameters)
+
+
+@pytest.mark.parametrize("name", ["queue", "running", "kv_usage"])
+def test_old_signals_fade_to_neutral(name: str) -> None:
+    """An engine whose metrics stopped under load is avoided less and less, and in the end like any other."""
+    signals = Signals(fresh=5.0)
+    candidates = endpoints(2)
+    seen = context([Load(), Load()], knowledge=Knowledge(engines=signals))
+    gaps = []
+    for now in (4.0, 10.0, 14.9, 15.1):
+        signals.note(0, EngineSignals(at=0.0, waiting=50.0, running=50.0, kv_usage=0.9))
+        signals.note(1, EngineSignals(at=now, waiting=0.0, running=0.0, kv_usage=0.1))
+        busy, idle = SCORERS[name](request(), candidates, msgspec.structs.replace(seen, now=now))
+        gaps.append(idle - busy)
+    assert gaps[0] > gaps[1] > gaps[2] > gaps[3] == 0
+    assert gaps[2] < 0.02

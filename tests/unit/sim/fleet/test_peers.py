@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ext_proc.core.ledger import Load
+from ext_proc.core.load import Load
 from ext_proc.sim.fleet.kvpickers import Scrape
 from ext_proc.sim.fleet.peers import CacheAware, NewTokensTimesBatch, WeightedScrapes
 from tests.unit.core.builders import context, endpoints, request

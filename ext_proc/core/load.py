@@ -1,0 +1,162 @@
+"""What is in flight at one endpoint: counts, and a virtual prefill queue that first tokens and ends set right."""
+
+from __future__ import annotations
+
+from collections import deque
+from itertools import islice
+from typing import NamedTuple
+
+import msgspec
+
+from ext_proc.core.prefill import Prefill
+
+_RECENT = 256
+_MOST_VOID = 256
+
+
+class Service(NamedTuple):
+    """What an engine did up to a first token.
+
+    Attributes:
+        seconds: how long it prefilled.
+        work: what it prefilled meanwhile, effective tokens.
+        alone: True if that was this one prompt.
+    """
+
+    seconds: float
+    work: float
+    alone: bool
+
+
+class Place(msgspec.Struct, frozen=True, gc=False):
+    """Where a request stands in an endpoint's queue: what was sent up to it, itself included.
+
+    Attributes:
+        sent: seconds of prefill.
+        work: effective tokens.
+        silent: effective tokens of requests that tell no first token.
+    """
+
+    sent: float = 0.0
+    work: float = 0.0
+    silent: float = 0.0
+
+
+NO_PLACE = Place()
+
+
+class Load(msgspec.Struct, gc=False):
+    """What is in flight at one endpoint.
+
+    Attributes:
+        in_flight: requests (n).
+        tokens: prompt and expected output tokens of those requests (M).
+        busy_until: when the virtual prefill queue is empty (B), monotonic seconds.
+        dispatched: seconds of prefill ever sent here.
+        begun: how much of that is known to be done, by first tokens and ends.
+        void: places and seconds of requests that were never prefilled, as far as they lie beyond `begun`.
+        recent: seconds of prefill of the latest dispatches; None unless the engine's queue is known.
+        work: effective tokens ever sent here.
+        silent: the part of that whose requests tell no first token.
+        idle: when the queue was last seen empty at a dispatch, and what had been sent by then.
+        heard: when the last first token came, and what had been sent up to it.
+    """
+
+    in_flight: int = 0
+    tokens: int = 0
+    busy_until: float = 0.0
+    dispatched: float = 0.0
+    begun: float = 0.0
+    void: list[tuple[float, float]] = msgspec.field(default_factory=list)
+    recent: deque[float] | None = None
+    work: float = 0.0
+    silent: float = 0.0
+    idle: tuple[float, Place] = (0.0, Place())
+    heard: tuple[float, Place] = (0.0, Place())
+
+    @property
+    def left(self) -> float:
+        """Seconds of prefill that were sent and are not known to be done."""
+        return max(self.dispatched - self.begun - sum(seconds for _, seconds in self.void), 0.0)
+
+    def add(self, prefill: Prefill, tokens: int, now: float, *, tells: bool) -> Place:
+        """Count a dispatch; `tells` if its first token would be heard of."""
+        seconds, work = prefill.seconds, prefill.work
+        if self.busy_until <= now:
+            self.busy_until = now
+            self.idle = (now, Place(self.dispatched, self.work, self.silent))
+        self.in_flight += 1
+        self.tokens += tokens
+        self.busy_until += seconds
+        self.dispatched += seconds
+        self.work += work
+        if not tells:
+            self.silent += work
+        if self.recent is not None:
+            self.recent.append(seconds)
+        return Place(self.dispatched, self.work, self.silent)
+
+    def release(self, tokens: int, now: float) -> None:
+        """Count an end."""
+        self.in_flight -= 1
+        self.tokens -= tokens
+        if not self.in_flight:
+            self.busy_until = min(self.busy_until, now)
+            self.begun = self.dispatched
+            self.void.clear()
+
+    def done(self, place: Place) -> None:
+        """Note that everything up to a place is prefilled: engines serve first come, first served."""
+        if place.sent > self.begun:
+            self.begun = place.sent
+            if self.void:
+                self.void = [each for each in self.void if each[0] > self.begun]
+
+    def cancel(self, place: Place, seconds: float, now: float) -> None:
+        """Take a request out of the queue that was never prefilled, wherever it stands there."""
+        if place.sent <= self.begun or not self.in_flight:
+            return
+        self.busy_until = max(self.busy_until - seconds, now)
+        self.void.append((place.sent, seconds))
+        if len(self.void) > _MOST_VOID:
+            self.begun += self.void.pop(0)[1]
+
+    def answer(self, place: Place, own: float, sent_at: float, now: float) -> Service:
+        """Set the queue right by a first token, and tell what was served up to it.
+
+        Between two first tokens lies the service of one prompt; where others that tell nothing were sent in between,
+        it is that of all since the queue was last known to be empty.
+
+        Args:
+            place: the request's place in the queue.
+            own: effective tokens of its prompt.
+            sent_at: when it was sent.
+            now: monotonic seconds.
+        """
+        self.done(place)
+        self.busy_until = now + self.left
+        heard_at, heard = max(self.heard, self.idle, key=lambda known: (known[1].work, known[0]))
+        alone = place.silent <= heard.silent
+        since = max(self.heard[0], sent_at if alone else heard_at)
+        work = own if alone else max(place.work - heard.work, 0.0)
+        self.heard = (max(self.heard[0], now), max(self.heard[1], place, key=lambda known: known.work))
+        return Service(max(now - since, 0.0), work, alone)
+
+    def correct(self, waiting: int, running: int, now: float) -> None:
+        """Set the queue right by the requests that an engine says are waiting and running.
+
+        Those that wait are taken to be the latest ones, ours in proportion to what we have there, and half of the next
+        one to be done (the waiting correction of the policy). For engines whose first tokens are not heard of.
+        """
+        if self.recent is None:
+            self.recent = deque(maxlen=_RECENT)
+        recent = self.recent
+        if not recent:
+            return
+        if not waiting:
+            self.busy_until = min(self.busy_until, now + recent[-1])
+            return
+        own = round(waiting * min(self.in_flight / max(waiting + running, 1), 1.0))
+        latest = list(islice(reversed(recent), own + 1))
+        seconds = sum(latest[:own]) + sum(latest[own:]) / 2
+        self.busy_until = now + seconds + (waiting - own) * sum(recent) / len(recent)
