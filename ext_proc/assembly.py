@@ -101,7 +101,7 @@ def build_core(
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     known = index if resident is None else MixedIndex(index, resident)
-    reports = ResidentIndex()
+    reports = ResidentIndex() if resident is None else resident
     token_hits = TokenHits(reports)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)

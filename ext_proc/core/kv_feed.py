@@ -7,6 +7,7 @@ have been given up.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from ext_proc.core.block_table import BlockTable
@@ -39,21 +40,30 @@ class KvFeed:
         self._next = 0
         self._live = -1
         self._starts_complete = True
+        self._may_be_new_from = math.inf
         self._is_closed = False
 
-    def is_past(self, number: int) -> bool:
-        """Tell whether a live number was passed, so that it is of a new process.
+    def reconnected(self, *, can_ask: bool) -> None:
+        """Note that the connection ended: what comes after that may be of another process, which is further on already.
+
+        Args:
+            can_ask: whether all can be had again; then not even a number that follows is taken for the same one's.
+        """
+        self._may_be_new_from = self._next + (not can_ask)
+
+    def is_new(self, number: int) -> bool:
+        """Tell whether a live number must be taken for one of a new process.
 
         What an answer brought is newer than the last live message, so that comes live once more.
         """
-        return number <= self._live
+        return number <= self._live or number >= self._may_be_new_from
 
     def missing(self, number: int) -> int | None:
         """Return the first message that should be asked for before a live one is received; None if nothing is missing.
 
         Nothing is believed until `receive` is called with it.
         """
-        if self.is_past(number):
+        if self.is_new(number):
             self._restart()
         if number <= self._next:
             return None
@@ -66,7 +76,7 @@ class KvFeed:
         Returns:
             Why some of its events had none, metric labels.
         """
-        if self.is_past(number):
+        if self.is_new(number):
             self._restart()
         self._wait(is_waiting=False)
         self._live = number
@@ -103,6 +113,7 @@ class KvFeed:
         self._next = 0
         self._live = -1
         self._starts_complete = True
+        self._may_be_new_from = math.inf
         self._wait(is_waiting=False)
 
     def _take(self, number: int, batch: Batch) -> list[str]:

@@ -101,6 +101,10 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
             f"{what}, and the pool's `tokens` ask it",
             "update it, or use `tokens: {source: local, …}`",
         )
+    if one.same_tokens is False:
+        what = "the tokenizer of the pool makes other tokens than the engine"
+        do = "give it the files of the engine's model, or set `tokens: {source: engine}`"
+        yield Finding(Level.PROBLEM, at, what, do, "hits that are there are seen")
     yield from _of_usage(one)
 
 

@@ -20,6 +20,7 @@ from ext_proc.doctor.advice import Level, findings
 from ext_proc.doctor.examination import TIMEOUT_S, Examination, examine
 from ext_proc.sources.kv_publishers import publishers
 from ext_proc.sources.scrape import metrics_source
+from ext_proc.token_pools import local_tokenizer
 
 HELP: Final = "ask each configured engine what it can tell, and say what to switch on"
 
@@ -85,9 +86,10 @@ async def examine_all(config: Config, registry: Registry, *, probe: bool, timeou
     """Ask all engines, some at a time, and return what they answered in their order.
 
     Raises:
-        ConfigError: the token for their metrics is not there.
+        ConfigError: the token for their metrics is not there, or a local tokenizer cannot be used.
     """
     token, turns, pools = scrape_token(config), asyncio.Semaphore(_AT_ONCE), config.pools
+    tokenizers = {name: local_tokenizer(name, config) for name in pools}
     async with aiohttp.ClientSession(auto_decompress=True) as session:
 
         async def ask(endpoint: Endpoint) -> Examination:
@@ -95,10 +97,22 @@ async def examine_all(config: Config, registry: Registry, *, probe: bool, timeou
             source, events = metrics_source(endpoint, pool), publishers(endpoint, pool)
             async with turns:
                 return await examine(
-                    session, endpoint, source, token=token, probe=probe, events=events, timeout_s=timeout_s
+                    session,
+                    endpoint,
+                    source,
+                    token=token,
+                    probe=probe,
+                    events=events,
+                    local=tokenizers.get(endpoint.pool),
+                    timeout_s=timeout_s,
                 )
 
-        return await asyncio.gather(*map(ask, registry.snapshot.endpoints))
+        try:
+            return await asyncio.gather(*map(ask, registry.snapshot.endpoints))
+        finally:
+            for tokenizer in tokenizers.values():
+                if tokenizer is not None:
+                    tokenizer.close()
 
 
 def _listed(pool: str, name: str, models: tuple[str, ...]) -> tuple[EndpointSpec, ...]:

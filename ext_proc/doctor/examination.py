@@ -15,6 +15,7 @@ from ext_proc.core.prompts.token_question import TokenQuestion
 from ext_proc.doctor.pages import KvEvents, kv_events_of_sglang, kv_events_of_vllm, read_cache
 from ext_proc.sources.engine_tokenizer import fetch_tokens
 from ext_proc.sources.kv_publishers import Publishers
+from ext_proc.sources.local_tokenizer import LocalTokenizer
 from ext_proc.sources.models import ListingError, fetch_listing
 from ext_proc.sources.scrape import NO_METRICS, metrics_url
 from ext_proc.sources.scrape_engines import PageReader
@@ -27,6 +28,13 @@ _PROMPT: Final = "kvpicker asks whether usage tells of cached tokens"
 
 _TEXT: Final = TokenQuestion(b'"prompt":"one two three"')
 _CHAT: Final = TokenQuestion(b'"messages":[{"role":"user","content":"one two three"}]', chat=True)
+
+_SAMPLE: Final = TokenQuestion(
+    b'"messages":[{"role":"system","content":"Answer in two words."},'
+    b'{"role":"user","content":"Is 12345 more than 1,234.5?\\n\\n  Say it\'s so: \\u00e9\\u6771 "},'
+    b'{"role":"assistant","content":" It is. "},{"role":"user","content":"def f(x):\\n    return x+10"}]',
+    chat=True,
+)
 
 
 class Examination(msgspec.Struct, kw_only=True):
@@ -49,6 +57,7 @@ class Examination(msgspec.Struct, kw_only=True):
         deaf: ports at which KV events are configured to be heard and nothing listens.
         tokenizes_text: whether `/tokenize` takes a prompt.
         tokenizes_chat: whether `/tokenize` takes a conversation.
+        same_tokens: whether the local tokenizer of its pool makes the tokens that it makes; None if that is not known.
         reports_cached: whether its answers say how many tokens were cached; None if that was not tried.
         probe_problem: why trying failed; empty if it did not.
     """
@@ -69,6 +78,7 @@ class Examination(msgspec.Struct, kw_only=True):
     deaf: tuple[str, ...] = ()
     tokenizes_text: bool = False
     tokenizes_chat: bool = False
+    same_tokens: bool | None = None
     reports_cached: bool | None = None
     probe_problem: str = ""
 
@@ -81,6 +91,7 @@ async def examine(
     token: str | None,
     probe: bool,
     events: Publishers | None = None,
+    local: LocalTokenizer | None = None,
     timeout_s: float = TIMEOUT_S,
 ) -> Examination:
     """Ask an engine everything; never raises for what an engine does.
@@ -92,6 +103,7 @@ async def examine(
         token: bearer token for its metrics.
         probe: True to have it generate one token.
         events: where its KV events are to be heard, by configuration.
+        local: the tokenizer of its pool, if that has one of its own.
         timeout_s: bound on each question.
     """
     made = Examination(endpoint=endpoint.address, pool=endpoint.pool, engine=source.engine or "")
@@ -105,6 +117,8 @@ async def examine(
         _ask_tokens(session, made, timeout_s),
         _knock(made, events, timeout_s),
     )
+    if local is not None and made.tokenizes_chat:
+        await _compare(session, made, local, timeout_s)
     if probe:
         await _probe(session, made, timeout_s)
     return made
@@ -170,6 +184,16 @@ async def _ask_tokens(session: aiohttp.ClientSession, made: Examination, timeout
             return False
 
     made.tokenizes_text, made.tokenizes_chat = await asyncio.gather(answers(_TEXT), answers(_CHAT))
+
+
+async def _compare(session: aiohttp.ClientSession, made: Examination, local: LocalTokenizer, timeout_s: float) -> None:
+    """Have one conversation tokenized here and there: engines may not use the files of the model as they are."""
+    model = made.models[0] if made.models else None
+    try:
+        there = await fetch_tokens(session, made.endpoint, _SAMPLE, model, timeout_s=timeout_s)
+        made.same_tokens = list(await local.tokens(_SAMPLE, model, ())) == there
+    except TokenizeError:
+        made.same_tokens = False
 
 
 async def _knock(made: Examination, events: Publishers | None, timeout_s: float) -> None:

@@ -9,6 +9,7 @@ import math
 import random
 import signal
 import sys
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
@@ -44,6 +45,7 @@ class SimEngine:
         self.log = RequestLog(self.options.record)
         self._admin = Admin(self.driver, self.metrics, self.faults, self.log)
         self._server = EngineServer(self.options, self._admin)
+        self._stack = AsyncExitStack()
         self._runner: web.ServerRunner | None = None
         self._site: web.TCPSite | None = None
         self._port = 0
@@ -55,6 +57,12 @@ class SimEngine:
         return f"{host}:{self._port}"
 
     @property
+    def kv_ports(self) -> tuple[int, int] | None:
+        """Ports of its KV events and of the answers to who missed some; None if it publishes none."""
+        journal = self.scheduler.cache.journal
+        return None if journal is None else journal.ports
+
+    @property
     def url(self) -> str:
         """Base URL of its HTTP server."""
         return f"http://{self.address}"
@@ -62,6 +70,7 @@ class SimEngine:
     async def __aenter__(self) -> Self:
         # Raw bodies are recorded, so aiohttp must not decompress them; a client that leaves frees its blocks.
         http = web.Server(self._server, handler_cancellation=True, auto_decompress=False, access_log=None)
+        await self._publish()
         self._runner = web.ServerRunner(http, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS)
         await self._runner.setup()
         self._port = self.options.port
@@ -77,6 +86,7 @@ class SimEngine:
         self.driver.stop()
         if self._runner is not None:
             await self._runner.cleanup()
+        await self._stack.aclose()
 
     async def refuse(self, seconds: float) -> None:
         """Refuse connections for that long; connections that exist close as soon as they are idle."""
@@ -91,6 +101,21 @@ class SimEngine:
                 connection.force_close()
         await asyncio.sleep(seconds)
         await self._listen()
+
+    async def _publish(self) -> None:
+        options = self.options
+        if options.kv_events is None:
+            return
+        from ext_proc.sim.kv_events import KvPublisher  # noqa: PLC0415  an optional package
+
+        publisher = KvPublisher(
+            options.host,
+            options.kv_events,
+            options.kv_replay,
+            block_size=options.block_size,
+            model=options.models[0],
+        )
+        self.scheduler.cache.journal = await self._stack.enter_async_context(publisher)
 
     async def _listen(self) -> None:
         assert self._runner is not None  # noqa: S101 - set by __aenter__, which is the only way here
@@ -115,6 +140,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--retry-after", type=float, help="seconds for the Retry-After header of that 503 (none)")
     add("--max-model-len", type=_positive, help="longest prompt with its answer in tokens (131072)")
     add("--record", type=int, default=defaults.record, help="received requests it remembers (%(default)s)")
+    add("--kv-events", type=int, metavar="PORT", help="port to publish KV events at; 0 takes a free one (none)")
+    add("--kv-replay", type=int, metavar="PORT", default=0, help="port to ask for missed ones; 0 takes a free one")
     add("--without", action="append", choices=FEATURES, default=[], help="a feature it lacks, repeatable")
     add("--name", default="", help="what it calls itself in the x-sim-engine header (its address)")
 
@@ -135,6 +162,8 @@ def run(arguments: argparse.Namespace) -> int:
         retry_after=arguments.retry_after,
         max_model_len=arguments.max_model_len,
         record=arguments.record,
+        kv_events=arguments.kv_events,
+        kv_replay=arguments.kv_replay,
         without=frozenset(arguments.without),
     )
     try:
@@ -151,7 +180,8 @@ async def _serve(options: EngineOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
     async with SimEngine(options) as engine:
-        print(json.dumps({"address": engine.address}), flush=True)  # noqa: T201 - a command's own output
+        ports = {} if engine.kv_ports is None else dict(zip(("kv_events", "kv_replay"), engine.kv_ports, strict=True))
+        print(json.dumps({"address": engine.address, **ports}), flush=True)  # noqa: T201 - a command's own output
         await stopped.wait()
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from xxhash import xxh3_64_intdigest
@@ -43,12 +44,9 @@ class Generation:
         self._driver = driver
         self._ask = ask
         self._inbox = Inbox(quiet=not ask.stream)
-        block_size = driver.scheduler.limits.block_size
-        seed = tokens.cache_seed(model, ask.salt)
+        chain = functools.partial(_chain, driver, model, ask.salt)
         self._runs = [
-            _run(ask, prompt, choice, max_model_len, block_size, seed)
-            for prompt in ask.prompts
-            for choice in range(ask.choices)
+            _run(ask, prompt, choice, max_model_len, chain) for prompt in ask.prompts for choice in range(ask.choices)
         ]
         self._left = len(self._runs)
         self.tally = Tally(prompt=sum(run.sequence.prompt_tokens for run in self._runs[:: ask.choices]))
@@ -125,14 +123,23 @@ class Generation:
         )
 
 
-def _run(ask: Ask, prompt: bytes, choice: int, max_model_len: int, block_size: int, seed: int) -> _Run:
+def _chain(driver: Driver, model: str, salt: str, content: bytes) -> list[int]:
+    """Hash the blocks of a sequence, and let the journal of the cache know what they hold."""
+    cache, block_size = driver.scheduler.cache, driver.scheduler.limits.block_size
+    chain = tokens.hash_chain(content, block_size, tokens.cache_seed(model, salt))
+    if cache.journal is not None:
+        cache.journal.learn(chain, content, model, salt)
+    return chain
+
+
+def _run(ask: Ask, prompt: bytes, choice: int, max_model_len: int, chain: Callable[[bytes], list[int]]) -> _Run:
     length = tokens.count_tokens(prompt)
     check_length(length, ask.max_tokens or 1, max_model_len)
     digest = xxh3_64_intdigest(prompt, choice)
     wanted = min(ask.output_tokens(digest), max_model_len - length)
     text = tokens.answer_text(digest, wanted)
-    chain = tokens.hash_chain(prompt + text.encode(), block_size, seed)
-    return _Run(SimSequence(length, wanted, chain), text, limited=wanted < natural(ask, digest))
+    sequence = SimSequence(length, wanted, chain(prompt + text.encode()))
+    return _Run(sequence, text, limited=wanted < natural(ask, digest))
 
 
 def natural(ask: Ask, digest: int) -> int:
@@ -162,12 +169,9 @@ async def pool(driver: Driver, prompts: Sequence[bytes], model: str, retry_after
         ApiError: the engine's queue is full (503).
     """
     ask = Ask(tuple(prompts))
-    block_size = driver.scheduler.limits.block_size
-    seed = tokens.cache_seed(model)
     inbox = Inbox(quiet=True)
     sequences = [
-        SimSequence(max(tokens.count_tokens(prompt), 1), 0, tokens.hash_chain(prompt, block_size, seed))
-        for prompt in ask.prompts
+        SimSequence(max(tokens.count_tokens(prompt), 1), 0, _chain(driver, model, "", prompt)) for prompt in ask.prompts
     ]
     left = len(sequences)
     try:

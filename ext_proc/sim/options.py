@@ -31,6 +31,8 @@ class EngineOptions:
         retry_after: seconds for the Retry-After header of that 503; None sends none.
         max_model_len: longest prompt with its answer in tokens; None takes 131,072, or the KV memory if less.
         record: how many received requests `/sim/requests` remembers.
+        kv_events: port to publish KV events at; 0 takes a free one, None publishes none.
+        kv_replay: port to answer at who missed some; 0 takes a free one.
         without: features that it lacks, of `FEATURES`.
         seed: of the generator that decides which requests a fault with a probability hits.
     """
@@ -48,6 +50,8 @@ class EngineOptions:
     retry_after: float | None = None
     max_model_len: int | None = None
     record: int = 1024
+    kv_events: int | None = None
+    kv_replay: int = 0
     without: frozenset[str] = frozenset()
     seed: int = 0
 

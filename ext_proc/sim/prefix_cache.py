@@ -5,6 +5,27 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice, takewhile
+from typing import Protocol
+
+
+class Journal(Protocol):
+    """Hears what is in the cache, and publishes it at two ports: events, and answers to who missed some."""
+
+    @property
+    def ports(self) -> tuple[int, int]:
+        """Both ports."""
+
+    def learn(self, chain: Sequence[int], content: bytes, model: str, salt: str) -> None:
+        """A sequence has that content, whose blocks may come to be stored."""
+
+    def stored(self, blocks: Sequence[int]) -> None:
+        """Blocks have become findable, parents before children."""
+
+    def removed(self, block: int) -> None:
+        """A block is findable no more."""
+
+    def cleared(self) -> None:
+        """None is findable any more."""
 
 
 class Holding:
@@ -35,6 +56,7 @@ class PrefixCache:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self.journal: Journal | None = None
         self._known: dict[int, int] = {}  # references of each findable block, 0 for idle ones
         self._idle: OrderedDict[int, None] = OrderedDict()
         self._private = 0
@@ -86,12 +108,14 @@ class PrefixCache:
     def commit(self, holding: Holding, blocks: Sequence[int]) -> None:
         """Make computed blocks findable under their hashes."""
         known = self._known
-        for block in blocks:
-            if block not in known:
-                known[block] = 1
-                holding.hashes.append(block)
-                holding.private -= 1
-                self._private -= 1
+        fresh = [block for block in blocks if block not in known]
+        for block in fresh:
+            known[block] = 1
+            holding.hashes.append(block)
+            holding.private -= 1
+            self._private -= 1
+        if self.journal is not None:
+            self.journal.stored(fresh)
 
     def release(self, holding: Holding) -> None:
         """Stop referring to the blocks of `holding`; the shared ones become idle, tail first."""
@@ -109,6 +133,8 @@ class PrefixCache:
         if blocks > self.available:
             return False
         known, idle = self._known, self._idle
+        if self.journal is not None:
+            self.journal.stored([block for block in chain if block not in known])
         for block in reversed(chain):
             if block in idle:
                 idle.move_to_end(block)
@@ -120,11 +146,20 @@ class PrefixCache:
 
     def clear(self) -> None:
         """Forget all idle blocks."""
-        for block in self._idle:
+        idle, self._idle = self._idle, OrderedDict()
+        for block in idle:
             del self._known[block]
-        self._idle.clear()
+        if self.journal is None:
+            return
+        if not self._known:
+            self.journal.cleared()
+            return
+        for block in idle:
+            self.journal.removed(block)
 
     def _evict(self) -> None:
         for _ in range(len(self._known) + self._private - self.capacity):
             block, _ = self._idle.popitem(last=False)
             del self._known[block]
+            if self.journal is not None:
+                self.journal.removed(block)

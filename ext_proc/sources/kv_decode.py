@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from ext_proc.core.kv_events import AllCleared, Batch, BlocksRemoved, BlocksStored, EngineHash, KvEvent, tier
+from ext_proc.core.kv_events import AllCleared, Batch, BlocksRemoved, BlocksStored, EngineHash, KvEvent, Tier, tier
 
 LARGEST_PAYLOAD = 4 * 1024 * 1024
 """Bytes; one step of an engine with 50,000 blocks. Decoding more would hold up requests."""
@@ -22,6 +22,7 @@ _STORED = (
     "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
 )  # fmt: skip
 _REMOVED = ("block_hashes", "medium", "group_idx")
+_ELSEWHERE = "REMOTE"
 _HASH_TYPES = frozenset({int, bytes})
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -79,16 +80,16 @@ class _Removals:
     def end(self) -> None:
         """Let the next one be an event of its own."""
         self._hashes: list[EngineHash] | None = None
-        self._medium = self._number = None
+        self._about: tuple[Any, ...] = ()
 
     def add(self, fields: Mapping[str, Any]) -> None:
         """Add a removal to the events."""
-        hashes, medium, number = _hashes(fields), fields.get("medium"), fields.get("group_idx")
-        if self._hashes is not None and medium == self._medium and number == self._number:
+        hashes, about = _hashes(fields), (fields.get("medium"), fields.get("locality"), fields.get("group_idx"))
+        if self._hashes is not None and about == self._about:
             self._hashes += hashes
             return
-        self._events.append(BlocksRemoved(hashes, tier(_text(fields, "medium")), _group(fields)))
-        self._hashes, self._medium, self._number = hashes, medium, number
+        self._events.append(BlocksRemoved(hashes, _tier(fields), _group(fields)))
+        self._hashes, self._about = hashes, about
 
 
 def _kind(event: Any) -> tuple[Any, Mapping[str, Any]]:
@@ -137,7 +138,7 @@ def _stored(fields: Mapping[str, Any]) -> BlocksStored:
         adapter=adapter,
         salt=salt,
         keys=keys,
-        tier=tier(_text(fields, "medium")),
+        tier=_tier(fields),
         group=_group(fields),
         kind=_text(fields, "kv_cache_spec_kind"),
     )
@@ -169,6 +170,10 @@ def _hashes(fields: Mapping[str, Any]) -> list[EngineHash]:
     if (len(hashes) > 1 or type(hashes[0]) not in _HASH_TYPES) and not _HASH_TYPES.issuperset(map(type, hashes)):
         raise _SkippedError("malformed")
     return hashes
+
+
+def _tier(fields: Mapping[str, Any]) -> Tier:
+    return Tier.EXTERNAL if fields.get("locality") == _ELSEWHERE else tier(_text(fields, "medium"))
 
 
 def _text(fields: Mapping[str, Any], name: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 import zmq
@@ -101,14 +101,18 @@ class KvReader:
     async def _listen(self) -> None:
         """Read until the connection ends.
 
-        As a rule ZMQ connects again by itself, ever more slowly, but not to who has broken its rules.
+        ZMQ tries to connect until it succeeds, ever more slowly, but leaves alone who has broken its rules.
         """
         with self._socket(zmq.SUB, self._address) as socket, _monitor(socket) as monitor:
             socket.subscribe(self._topic)
-            direct = _direct(socket)
+            direct, has_ended = _direct(socket), False
             while True:
-                if not await socket.poll(LOOK_MS):
-                    if await monitor.poll(0):
+                is_there = await socket.poll(0 if has_ended else LOOK_MS)
+                if _received(monitor):
+                    has_ended = True
+                    self.feed.reconnected(can_ask=self._replay_address is not None)
+                if not is_there:
+                    if has_ended:  # and what came before is read
                         return
                     continue
                 async with self._turn:
@@ -129,7 +133,7 @@ class KvReader:
             if read is not None:
                 number, batch = read
                 self._heard()
-                if self.feed.is_past(number):
+                if self.feed.is_new(number):
                     self._listener.kv_recovery("restart")
                 if self.feed.missing(number) is not None:
                     return read
@@ -222,12 +226,22 @@ def _direct(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
     return direct
 
 
+def _received(socket: zmq.Socket[bytes]) -> bool:
+    """Receive whatever is there; returns whether anything was."""
+    is_any = False
+    with suppress(zmq.Again):
+        while True:
+            socket.recv_multipart(zmq.NOBLOCK)
+            is_any = True
+    return is_any
+
+
 @contextmanager
-def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.asyncio.Socket]:
-    """Return a socket that can be read once a connection has ended."""
+def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.Socket[bytes]]:
+    """Return a socket that has something to receive once a connection has ended."""
     monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
     try:
-        yield monitor
+        yield _direct(monitor)
     finally:
         socket.disable_monitor()
         monitor.close(linger=0)

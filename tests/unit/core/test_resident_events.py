@@ -205,12 +205,12 @@ class ResidentIndexMachine(RuleBasedStateMachine):
             assert self.index.tokens_held(chain, SLOTS) == expected
 
     def teardown(self) -> None:
-        """Nothing is left once all are gone."""
+        """Nothing is left once all are gone, and every row is free again."""
         for slot in SLOTS:
             self.index.remove(slot)
         while self.index.tidy(100):
             pass
-        assert len(self.index) == 0
+        assert (len(self.index), self.index._table.open()) == (0, 0)
 
 
 TestResidentIndex = ResidentIndexMachine.TestCase

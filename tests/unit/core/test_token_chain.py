@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ext_proc.core.resident_index import ResidentIndex
@@ -13,6 +13,7 @@ TOKENS = st.lists(st.integers(0, LARGEST_TOKEN), max_size=40)
 NAMES = st.text(max_size=4)
 
 
+@settings(deadline=None)
 @given(TOKENS, TOKENS, st.integers(1, 8))
 def test_links_are_equal_exactly_as_far_as_the_tokens_are(first: list[int], second: list[int], size: int) -> None:
     """Two prompts share a link for each whole block of tokens that they share, and none behind it."""
@@ -23,6 +24,7 @@ def test_links_are_equal_exactly_as_far_as_the_tokens_are(first: list[int], seco
         assert (left == right) == (first[: place * size] == second[: place * size])
 
 
+@settings(deadline=None)
 @given(TOKENS, st.integers(1, 8), st.integers(0, 40))
 def test_a_chain_can_be_continued(tokens: list[int], size: int, cut: int) -> None:
     """What follows a link hashes as if the whole prompt had come at once; an engine reports in pieces."""
@@ -33,6 +35,7 @@ def test_a_chain_can_be_continued(tokens: list[int], size: int, cut: int) -> Non
     assert whole[:blocks] + hasher.links(tokens[blocks * size :], parent) == whole
 
 
+@settings(deadline=None)
 @given(NAMES, NAMES, NAMES, NAMES)
 def test_adapters_and_salts_do_not_meet(adapter: str, salt: str, other_adapter: str, other_salt: str) -> None:
     """Only the same adapter with the same salt begins at the same place."""

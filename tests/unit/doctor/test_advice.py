@@ -55,6 +55,7 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
         ({"tokenizes_chat": False}, "problem", "no conversation", "source: local"),
         ({"tokenizes_chat": False, "tokenizes_text": False}, "problem", "does not answer", "source: local"),
         ({"deaf": ("tcp://10.0.0.1:5557",)}, "problem", "tcp://10.0.0.1:5557", "`kv_events`"),
+        ({"same_tokens": False}, "problem", "other tokens", "source: engine"),
         ({"kv_events": KvEvents(False)}, "advice", "no KV events", "--kv-events-config"),
         ({"kv_events": KvEvents(True)}, "advice", "missed KV events", "replay"),
         ({"metrics_problem": "http_401"}, "advice", "metrics", "token_env"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -11,11 +12,13 @@ import pytest
 from aiohttp import web
 
 from ext_proc.core.model import Endpoint, MetricsSource
-from ext_proc.doctor.examination import Examination, examine
+from ext_proc.doctor.examination import _SAMPLE, Examination, examine
 from ext_proc.doctor.pages import KvEvents, read_cache
 from ext_proc.sim.engine import EngineOptions, SimEngine
 from ext_proc.sources.kv_publishers import Publishers
+from ext_proc.sources.local_tokenizer import LocalTokenizer
 from tests.unit.sources.serving import Answer, hang, page, serving
+from tests.unit.sources.tokenizer_files import write
 
 SGLANG_METRICS = b"sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:page_size 64\n"
 VLLM_EVENTS = {
@@ -131,6 +134,17 @@ async def test_nonsense_is_no_answer(http: aiohttp.ClientSession, body: bytes) -
         engine.answer = page(body)
         made = await ask(http, engine.address)
     assert (made.reachable, made.kv_events, made.probe_problem) == (True, None, "no answer with usage")
+
+
+async def test_the_local_tokenizer_is_held_against_the_engines(http: aiohttp.ClientSession, tmp_path: Path) -> None:
+    """Files that the engine does not use as they are would make every exact lookup miss, without any error."""
+    local = LocalTokenizer(write(tmp_path), 1_000)
+    async with SimEngine(EngineOptions()) as other, serving() as same:
+        ids = json.dumps({"tokens": list(local.tokenize(_SAMPLE))}).encode()
+        same.answer = paths({"/tokenize": ids})
+        made = [await ask(http, address, local=local) for address in (other.address, same.address)]
+    assert [one.same_tokens for one in made] == [False, True]
+    local.close()
 
 
 async def test_the_ports_of_events_are_tried(http: aiohttp.ClientSession) -> None:

@@ -301,6 +301,17 @@ async def test_a_flood_leaves_the_loop_to_others() -> None:
         assert (heard.held(29_992), heard.held(29_991)) == (SIZE, 0)
 
 
+async def test_after_work_the_loop_has_as_long_for_others() -> None:
+    """A turn of work is followed by as much time for all others; after a moment of work they just have their turn."""
+    heard: list[str] = []
+    asyncio.get_running_loop().call_soon(heard.append, "other")
+    await kv_reader._rest(0.0)
+    assert heard == ["other"]
+    began = time.monotonic()
+    await kv_reader._rest(0.05)
+    assert time.monotonic() - began >= 0.049
+
+
 async def test_an_engine_that_is_at_work_and_silent_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where nothing comes although there is work, a port, a flag or a topic is wrong: said once, until it is mended."""
     monkeypatch.setattr(kv_events, "SILENCE_S", 0.3)
