@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_serve(commands)
     _add_check(commands)
+    _add_doctor(commands)
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_explain(commands)
@@ -80,6 +81,14 @@ def _check(arguments: argparse.Namespace) -> int:
     check(arguments.config)
     sys.stdout.write(f"{arguments.config}: good\n")
     return 0
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.doctor import command as doctor  # noqa: PLC0415
+
+    command = commands.add_parser("doctor", help=doctor.HELP)
+    doctor.add_arguments(command)
+    command.set_defaults(run=doctor.run)
 
 
 def _add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

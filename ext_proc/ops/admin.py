@@ -15,7 +15,7 @@ from ext_proc.core.rehearsal import Asked
 from ext_proc.ops.decisions import CAPACITY
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
     from prometheus_client import CollectorRegistry
 
@@ -50,7 +50,7 @@ class Admin:
         endpoints: Callable[[], Sequence[EndpointStatus]],
         config: Callable[[], Any],
         not_ready: Callable[[], str | None],
-        explain: Callable[[Asked], Any],
+        explain: Callable[[Asked], Awaitable[Any]],
         state: Callable[[int], Any],
     ) -> None:
         self._registry = registry
@@ -133,7 +133,7 @@ class Admin:
             return _page({"error": f"the body is longer than {LONGEST_BODY} bytes"}, status=413)
         headers = {name.lower(): value for name, value in request.headers.items()}
         try:
-            return _page(self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
+            return _page(await self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
         except ConfigError as error:
             return _page({"error": str(error)}, status=501)
 
