@@ -239,10 +239,14 @@ def test_a_process_that_dies_is_told() -> None:
         run_all(jobs, 2, die)
 
 
-async def test_an_interrupt_ends_everything() -> None:
-    """Ctrl-C reaches the children too; none is left, and no traceback is shown."""
+async def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
+    """Ctrl-C reaches the children too; none is left, no traceback is shown, and an older page still stands."""
+    page = tmp_path / "report.html"
+    page.write_text("old")
     command = [sys.executable, "-m", "ext_proc.cli", "replay", "--workload", "uniq", "--requests", "50000"]
-    process = await asyncio.create_subprocess_exec(*command, "--jobs", "2", stderr=PIPE, start_new_session=True)
+    process = await asyncio.create_subprocess_exec(
+        *command, "--jobs", "2", "--html", page, stderr=PIPE, start_new_session=True
+    )
     children: list[str] = []
 
     def started() -> bool:
@@ -260,6 +264,7 @@ async def test_an_interrupt_ends_everything() -> None:
     assert process.returncode == 130
     assert b"Traceback" not in errors
     assert not still_there(children)
+    assert page.read_text() == "old"
 
 
 def test_a_trace_that_is_not_there_is_named(tmp_path: Path) -> None:
