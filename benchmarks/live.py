@@ -65,7 +65,7 @@ class Scenario(NamedTuple):
 
 
 SCENARIOS = {
-    "chat": Scenario("a100-70b", engines=6, speed=0.35, rate=60.0, requests=650, answers=1 / 16, haste=10.0),
+    "chat": Scenario("a100-70b-tp4", engines=6, speed=0.35, rate=60.0, requests=650, answers=1 / 16, haste=10.0),
     "synth": Scenario("h100-8b", engines=4, speed=1.0, rate=5.0, requests=250, answers=1 / 4),
     "conv": Scenario("h100-8b", engines=4, speed=1.0, rate=4.0, requests=220, answers=1 / 4),
 }

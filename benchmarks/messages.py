@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from benchmarks.bodies import PATH
-from ext_proc.core.exchange import BodyMode
+from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.wire._pb.core_pb2 import HeaderValue
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bodies import MODEL
-from ext_proc.core.exchange import Continue, Kind
+from ext_proc.core.exchange_messages import Continue, Kind
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
 from ext_proc.core.names import ACCESS_LOG_SERVICE, EXT_PROC_SERVICE
 from ext_proc.wire.codec import Encoder

@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator
 from benchmarks.bodies import LARGE, SMALL, chat_bodies
 from benchmarks.messages import body_message, headers_message
 from benchmarks.parts import Parts, observed_fleet
-from ext_proc.core.exchange import Continue, Exchange, Kind, Message, RequestHeaders
+from ext_proc.core.exchange import Exchange
+from ext_proc.core.exchange_messages import Continue, Kind, Message, RequestHeaders
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.model import Decision

@@ -65,11 +65,15 @@ def preset(options: EngineOptions) -> EnginePreset:
 
 
 def conditions(contestant: Contestant) -> Conditions:
-    """Return what kvpicker hears behind Envoy, and how late: an access log entry waits half a flush on the average."""
+    """Return what kvpicker hears behind Envoy, and how late: an access log entry waits half a flush on the average.
+
+    Live clients name their conversations.
+    """
     return Conditions(
         end_lag=EnvoyOptions().log_flush / 2,
         first_token=contestant.first_token,
         scrape_interval=ScrapeConfig().interval_s if contestant.scrape else None,
+        sessions=True,
     )
 
 

@@ -17,10 +17,10 @@ import aiohttp
 import msgspec
 
 from ext_proc.assembly import (
-    Core,
     build_core,
     build_model_strategies,
     build_strategies,
+    endpoint_status,
     exchange_policy,
     pace,
     scrape_token,
@@ -32,6 +32,7 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
+from ext_proc.listening import Listening
 from ext_proc.ops import admin
 from ext_proc.ops.collector import EndpointStatus, Gauges
 from ext_proc.ops.collector import registry as metrics_registry
@@ -46,8 +47,10 @@ from ext_proc.scraping import ScrapeNews
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
+from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.models import ModelLearner
-from ext_proc.sources.scrape import Scraper, ScrapeStatus
+from ext_proc.sources.scrape import Scraper
+from ext_proc.token_pools import TokenPools
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
@@ -93,8 +96,10 @@ class Service:
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
+        self._tokens = TokenPools(self._core.registry, self._core.resident, self._metrics.token_lookup)
         self._keeper = self._make_keeper(config)
         self._scraper = self._make_scraper(config)
+        self._listening = self._make_listening(config)
         methods = (
             ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
@@ -105,7 +110,8 @@ class Service:
         """Start everything; ready once the endpoints are known and the path of a request is warm.
 
         Raises:
-            ConfigError: an address cannot be listened on, or Envoy's endpoints file cannot be written.
+            ConfigError: an address cannot be listened on, Envoy's endpoints file cannot be written, or a tokenizer
+                cannot be used.
         """
         async with AsyncExitStack() as stack:
             self._keeper.configure(self._config)
@@ -179,11 +185,19 @@ class Service:
             listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say),
         )
 
+    def _make_listening(self, config: Config) -> Listening:
+        core = self._core
+        return Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
+
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession())
+        stack.callback(self._tokens.close)
+        self._tokens.configure(self._config, session)
+        self._exchange_policy = exchange_policy(self._config, self._tokens.source)
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
+        self._spawn(stack, self._listening.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, self._flush_lines())
         if self._path is not None:
@@ -223,11 +237,14 @@ class Service:
         with located(self._path):
             strategies, model_strategies = build_strategies(config), build_model_strategies(config)
             token = scrape_token(config)
+            check_installed(config)
+        self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
-        self._exchange_policy = exchange_policy(config)
+        self._exchange_policy = exchange_policy(config, self._tokens.source)
         self._keeper.configure(config)
         self._scraper.configure(config, token)
+        self._listening.configure(config)
         waiting = [
             name
             for name in config.__struct_fields__
@@ -281,12 +298,13 @@ class Service:
             state=self._state,
         ).app()
 
-    def _explain(self, asked: Asked) -> dict[str, Any]:
+    async def _explain(self, asked: Asked) -> dict[str, Any]:
         generator = random.Random(0)  # noqa: S311  breaks ties, and is not the one that serves
-        inspect_bytes = self._config.prompts.inspect_bytes
-        return explain_rehearsal(
-            rehearse(self._core.picker, asked, time.monotonic(), generator, inspect_bytes=inspect_bytes)
-        )
+        limit = self._config.prompts.inspect_bytes
+        tokens = await self._tokens.rehearse(asked, limit)
+        now = time.monotonic()
+        rehearsal = rehearse(self._core.picker, asked, now, generator, inspect_bytes=limit, tokens=tokens)
+        return explain_rehearsal(rehearsal)
 
     def _state(self, blocks: int) -> State:
         config = msgspec.to_builtins(self._config)
@@ -298,6 +316,7 @@ class Service:
         return {
             "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
             "config": not self._metrics.reload_success,
+            "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),
         }
@@ -311,29 +330,9 @@ class Service:
         scores = core.picker.knowledge.reputations.scores
         pools = core.registry.snapshot.by_pool.values()
         reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
-        read = self._scraper.status
-        return [_status(core, e, now, reputations[e.slot], read(e)) for e in core.registry.snapshot.endpoints]
-
-
-def _status(core: Core, endpoint: Endpoint, now: float, reputation: float, scrape: ScrapeStatus) -> EndpointStatus:
-    load, source = core.ledger.load(endpoint.slot), core.rates.source(endpoint.slot)
-    return EndpointStatus(
-        endpoint=endpoint,
-        state=core.health.state(endpoint.slot),
-        in_flight=load.in_flight,
-        tokens_in_flight=load.tokens,
-        queue=max(load.busy_until - now, 0.0),
-        index_blocks=core.index.blocks(endpoint.slot),
-        index_tokens=core.index.capacity(endpoint.slot),
-        prefill_rate=core.rates.rate(endpoint.slot),
-        rate_source="" if source is None else source.name.lower(),
-        engine=scrape.engine,
-        metrics_problem=scrape.problem,
-        signals=core.signals.of(endpoint.slot, now),
-        signals_age=core.signals.age(endpoint.slot, now),
-        interval=core.signals.interval(endpoint.slot),
-        reputation=reputation,
-    )
+        read, complete = self._scraper.status, self._listening.completed
+        endpoints = core.registry.snapshot.endpoints
+        return [complete(endpoint_status(core, e, now, reputations[e.slot], read(e))) for e in endpoints]
 
 
 async def serve(path: Path, output: BinaryIO) -> None:

@@ -14,7 +14,8 @@ import msgspec
 from ext_proc.config import Config, load, located, parse, parse_endpoints
 from ext_proc.core.addresses import network
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.exchange import BodyMode, Exchange
+from ext_proc.core.exchange import Exchange
+from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
@@ -22,7 +23,7 @@ from ext_proc.core.following import follow
 from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
 from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
-from ext_proc.core.model import Decision
+from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Change, Registry
@@ -31,8 +32,13 @@ from ext_proc.core.rates import RateLearner
 from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
+from ext_proc.core.token_hits import TokenHits, TokenSource
+from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.kv_publishers import check_installed
+from ext_proc.sources.scrape import ScrapeStatus
+from ext_proc.token_pools import local_tokenizer
 from ext_proc.wire._pb.core_pb2 import HeaderValue
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.codec import Encoder
@@ -56,10 +62,13 @@ class Core(msgspec.Struct, frozen=True):
     picker: EndpointPicker
     feedback: Feedback
     signals: Signals
+    resident: ResidentIndex
+    token_hits: TokenHits
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates, self.signals))
+        memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
+        follow(change, ledger=self.ledger, index=self.index, memories=memories)
 
 
 def build_core(
@@ -92,6 +101,8 @@ def build_core(
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     known = index if resident is None else MixedIndex(index, resident)
+    reports = ResidentIndex()
+    token_hits = TokenHits(reports)
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
     rates, expectations = RateLearner(), Expectations()
@@ -108,6 +119,7 @@ def build_core(
         instance=secrets.token_hex(4),
         fallbacks=config.envoy.fallbacks,
         model_strategies=build_model_strategies(config),
+        token_hits=token_hits,
     )
     feedback = Feedback(
         registry=registry,
@@ -121,11 +133,14 @@ def build_core(
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
-    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals)
+    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
-    """Let blocks grow from `first` to `last` bytes; a block is never more than half of what stands before it."""
+    """Let blocks grow from `first` to `last` bytes.
+
+    Up to a `last` of 128 times `first`, a block is never more than half of what stands before it.
+    """
     steps = ((first, 4 * first), (min(2 * first, last), 32 * first), (min(4 * first, last), 256 * first))
     return BlockSizes(steps, last)
 
@@ -160,13 +175,38 @@ def build_model_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
     }
 
 
-def exchange_policy(config: Config) -> ExchangePolicy:
-    """Take from the configuration what every exchange needs."""
+def exchange_policy(config: Config, tokens: TokenSource | None = None) -> ExchangePolicy:
+    """Take from the configuration what every exchange needs; `tokens` knows the exact tokens of requests."""
     return ExchangePolicy(
         refuse_on_failure=config.failure_mode == "refuse",
         inspect_bytes=config.prompts.inspect_bytes,
         show_decisions=config.explain.header,
         networks=tuple(map(network, config.explain.networks)),
+        tokens=tokens,
+    )
+
+
+def endpoint_status(
+    core: Core, endpoint: Endpoint, now: float, reputation: float, scrape: ScrapeStatus
+) -> EndpointStatus:
+    """Gather what is known of an endpoint."""
+    load, source = core.ledger.load(endpoint.slot), core.rates.source(endpoint.slot)
+    return EndpointStatus(
+        endpoint=endpoint,
+        state=core.health.state(endpoint.slot),
+        in_flight=load.in_flight,
+        tokens_in_flight=load.tokens,
+        queue=max(load.busy_until - now, 0.0),
+        index_blocks=core.index.blocks(endpoint.slot),
+        index_tokens=core.index.capacity(endpoint.slot),
+        prefill_rate=core.rates.rate(endpoint.slot),
+        rate_source="" if source is None else source.name.lower(),
+        engine=scrape.engine,
+        metrics_problem=scrape.problem,
+        signals=core.signals.of(endpoint.slot, now),
+        signals_age=core.signals.age(endpoint.slot, now),
+        interval=core.signals.interval(endpoint.slot),
+        reputation=reputation,
     )
 
 
@@ -206,9 +246,13 @@ def check(path: Path) -> Config:
         build_strategies(config)
         scrape_token(config)
         build_model_strategies(config)
+        check_installed(config)
         if config.envoy.endpoints_file is not None:
             EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():
+        tokenizer = local_tokenizer(name, config)
+        if tokenizer is not None:
+            tokenizer.close()
         if pool.endpoints_file is not None:
             check_endpoints(name, Path(pool.endpoints_file))
     return config

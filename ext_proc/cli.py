@@ -13,16 +13,20 @@ import msgspec
 from ext_proc.core.errors import ConfigError
 
 USAGE_ERROR = 2
+INTERRUPTED = 130
+"""What shells say of a command that Ctrl-C ended: 128 and the number of SIGINT."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend."""
-    parsed = parser().parse_args(arguments)
+    """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend, 130 for Ctrl-C."""
     try:
+        parsed = parser().parse_args(arguments)
         status: int = parsed.run(parsed)
     except ConfigError as error:
         sys.stderr.write(f"kvpicker: {error}\n")
         return USAGE_ERROR
+    except KeyboardInterrupt:
+        return INTERRUPTED
     return status
 
 
@@ -34,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     _add_up(commands)
     _add_serve(commands)
     _add_check(commands)
+    _add_doctor(commands)
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_explain(commands)
@@ -76,6 +81,14 @@ def _check(arguments: argparse.Namespace) -> int:
     check(arguments.config)
     sys.stdout.write(f"{arguments.config}: good\n")
     return 0
+
+
+def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.doctor import command as doctor  # noqa: PLC0415
+
+    command = commands.add_parser("doctor", help=doctor.HELP)
+    doctor.add_arguments(command)
+    command.set_defaults(run=doctor.run)
 
 
 def _add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -10,10 +10,14 @@ import msgspec
 from ext_proc.analyze.breakers import Breaker
 from ext_proc.analyze.engines import AFFINITY, ONE_CACHE, ROUND_ROBIN
 from ext_proc.analyze.kinds import Kind
-from ext_proc.analyze.report import Report
+from ext_proc.analyze.report import WHOLE_BLOCKS, Report
+from ext_proc.ops.text import counted
 
 HARDLY: Final = 0.05
 """A share of prompt tokens below which it is not worth while to do anything."""
+
+PAYS: Final = 0.05
+"""A share of round robin's prefill that prefix-aware routing must avoid to be worth while."""
 
 _FEW_REQUESTS: Final = 200
 _HOT: Final = 0.3
@@ -46,31 +50,32 @@ def advise(report: Report) -> Report:
 
 def _on_data(report: Report) -> Iterator[str]:
     if report.source.requests < _FEW_REQUESTS:
-        yield f"Only {report.source.requests} requests: take the figures as a hint."
+        yield f"Only {counted(report.source.requests, 'request')}: take the figures as a hint."
     unusable = sum(report.source.unusable.values())
     if unusable > report.source.lines / 10:
-        yield f"{unusable} of {report.source.lines} lines could not be used; look at why before you trust the rest."
+        lines = counted(report.source.lines, "line")
+        yield f"{unusable:,} of {lines} could not be used; look at why before you trust the rest."
 
 
 def _on_routing(report: Report) -> Iterator[str]:
     ratios = {result.policy: result.hit_ratio for result in report.fleet.policies}
     before, after = ratios[ROUND_ROBIN], ratios[AFFINITY]
-    reuse, engines = report.reuse_ratio, report.fleet.engines
+    reuse, engines, saved = report.reuse_ratio, report.fleet.engines, report.fleet.prefill_saved
     if reuse < HARDLY:
         yield (
-            f"Your prefixes hardly repeat ({reuse:.1%} of prompt tokens at the very most): "
-            "least-request will do, and no cache-aware routing can gain more than that."
+            f"Your prefixes hardly repeat ({reuse:.1%} of prompt tokens, {WHOLE_BLOCKS}): "
+            "least-request will do, and no cache-aware routing can gain much more than that."
         )
     elif engines == 1:
         yield f"With one engine there is nothing to route; its cache finds {after:.1%} of prompt tokens."
-    elif after - before < HARDLY:
+    elif saved < PAYS:
         yield (
             f"Prefixes repeat ({reuse:.1%}), but with caches of this size it hardly matters where a request goes: "
-            f"round robin over {engines} engines finds {before:.1%} in them, prefix-aware routing {after:.1%}. "
+            f"round robin over {engines} engines finds {before:.1%} in them, prefix-aware routing {after:.1%}, "
+            f"{max(saved, 0.0):.1%} less prefill. "
             "Least-wait does no harm; its gain is in balancing load."
         )
     else:
-        saved = (after - before) / max(1.0 - before, 1e-9)
         yield (
             f"Prefix-aware routing pays: {after:.1%} of prompt tokens found in caches against {before:.1%} with round "
             f"robin over {engines} engines, {saved:.0%} less prefill. Use least-wait, which also minds the queues."

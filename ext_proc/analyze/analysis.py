@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from ext_proc.analyze.formats import LineReader
 from ext_proc.analyze.options import Options
-from ext_proc.analyze.page import page
 from ext_proc.analyze.record import Record
 from ext_proc.analyze.report import Report, Source
 from ext_proc.analyze.survey import Survey
@@ -50,18 +48,6 @@ def analyse(names: Sequence[str], options: Options, blocks: tuple[int, int]) -> 
         examples=tuple(traffic.examples),
     )
     return survey.report(source)
-
-
-def write_page(report: Report, path: Path) -> None:
-    """Write the report as a page.
-
-    Raises:
-        ConfigError: the file cannot be written.
-    """
-    try:
-        path.write_text(page(report), "utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror or error}; give --html a file that can be written") from None
 
 
 def print_report(report: Report) -> None:

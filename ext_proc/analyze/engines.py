@@ -36,7 +36,8 @@ class PolicyResult(msgspec.Struct, frozen=True):
     """What a policy came to.
 
     Attributes:
-        policy: Its name; `one shared cache` is the bound of what any policy can reach with this memory.
+        policy: Its name; `one shared cache` is a yardstick, one LRU cache with the memory of all engines: a policy
+            comes near it at best, though not strictly, since engines apart may keep by luck what it lets go.
         hit_ratio: Share of prompt tokens found in the cache of the engine.
         prefill_tokens: Prompt tokens left to compute.
         imbalance: Prefill tokens of the busiest engine, as a multiple of the mean.
@@ -106,6 +107,11 @@ class Comparison:
     def results(self) -> list[PolicyResult]:
         """Return what each policy came to."""
         return [self._result(name, fleet) for name, fleet in self._fleets.items()]
+
+    def prefill_saved(self) -> float:
+        """Return the share of round robin's prefill that prefix-aware routing avoids; below 0 if it costs more."""
+        before, after = (sum(self._fleets[name].prefill) for name in (ROUND_ROBIN, AFFINITY))
+        return 1.0 - after / before if before else 0.0
 
     def _serve_near_prefix(
         self, fleet: _Fleet, chain: Sequence[BlockHash], sizes: Sequence[int], tokens: float

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
+from ext_proc.sim.fleet.presets import ENGINES, REFERENCE
+
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Options of an analysis.
@@ -17,8 +19,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
         smallest_block: tokens of the smallest block.
     """
 
-    engines: int = 4
-    kv_tokens: int = 400_000
+    engines: int = ENGINES
+    kv_tokens: int = REFERENCE.kv_tokens
     kv_bytes_per_token: int | None = None
     models: frozenset[str] = frozenset()
     show_prompts: bool = False

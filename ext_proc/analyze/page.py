@@ -7,8 +7,8 @@ from html import escape
 
 from ext_proc.analyze import plots
 from ext_proc.analyze.lengths import Spread
-from ext_proc.analyze.report import Report
-from ext_proc.ops.text import printable
+from ext_proc.analyze.report import WHOLE_BLOCKS, Report
+from ext_proc.ops.text import counted, printable
 
 _STYLE = """
 :root{color-scheme:light dark;--ink:#1b1f24;--dim:#667;--paper:#fff;--line:#0969da;--grid:#d8dee4}
@@ -48,14 +48,16 @@ def page(report: Report) -> str:
 def _head(report: Report) -> str:
     source = report.source
     files = ", ".join(printable(name) for name in source.files)
-    left_out = "".join(f"<li>{count:,} lines: {escape(reason)}</li>" for reason, count in source.unusable.items())
+    unusable = source.unusable.items()
+    left_out = "".join(f"<li>{counted(count, 'line')}: {escape(reason)}</li>" for reason, count in unusable)
+    requests, lines = counted(source.requests, "request"), counted(source.lines, "line")
     return (
-        f'<h1>Prefix reuse</h1><p class="dim">{escape(files)}: {source.requests:,} requests of {source.lines:,} lines'
+        f'<h1>Prefix reuse</h1><p class="dim">{escape(files)}: {requests} of {lines}'
         + (f", {source.other_models:,} of other models left out" if source.other_models else "")
         + "</p>"
         + (f"<p>Left out:</p><ul>{left_out}</ul>" if left_out else "")
         + f'<p><span class="big">{report.reuse_ratio:.1%}</span> of {report.prompt_tokens:,} prompt tokens repeat the '
-        f"beginning of an earlier prompt; different blocks are {report.unique_tokens:,.0f} tokens.</p>"
+        f"beginning of an earlier prompt, {WHOLE_BLOCKS}; different blocks are {report.unique_tokens:,.0f} tokens.</p>"
     )
 
 
@@ -149,9 +151,10 @@ def _models(report: Report) -> str:
 
 def _sampling(report: Report) -> str:
     sampling = report.sampling
+    compared = counted(sampling.compared_requests, "request")
     return (
         f'<p class="dim">Curve from {sampling.curve_rate:.2%} of blocks, routing from {sampling.fleet_rate:.2%}; '
-        f"{sampling.compared_requests:,} requests compared for what breaks prefixes; counts of prefixes too low by at "
+        f"{compared} compared for what breaks prefixes; counts of prefixes too low by at "
         f"most {sampling.family_undercount:,}.</p>"
     )
 

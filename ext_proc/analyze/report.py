@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from ext_proc.analyze.breakers import Breaker
@@ -9,6 +11,9 @@ from ext_proc.analyze.engines import PolicyResult
 from ext_proc.analyze.families import Family
 from ext_proc.analyze.lengths import Spread
 from ext_proc.analyze.sessions import Sessions
+
+WHOLE_BLOCKS: Final = "counted in whole blocks and so a little low"
+"""How exact the reuse ratio is, wherever it is shown."""
 
 
 class Source(msgspec.Struct, frozen=True):
@@ -79,11 +84,14 @@ class Fleet(msgspec.Struct, frozen=True):
     Attributes:
         engines: How many.
         kv_tokens: Tokens that the KV cache of each holds.
+        prefill_saved: Share of the tokens that round robin leaves to prefill that prefix-aware routing avoids; from
+            0.05 on the advice is that it pays.
         policies: What each way of routing comes to.
     """
 
     engines: int
     kv_tokens: int
+    prefill_saved: float
     policies: tuple[PolicyResult, ...]
 
 
@@ -111,6 +119,8 @@ class Report(msgspec.Struct, frozen=True):
         advice: What follows from it, in words.
         prompt_tokens: Prompt tokens of all requests, estimated at four bytes of text each.
         reuse_ratio: Share of prompt tokens that earlier prompts began with: what an endless cache would have had.
+            Counted in whole blocks of the picker, so a little low: engines with smaller blocks find up to a block more
+            of each prompt.
         unique_tokens: Tokens of all different blocks, an estimate of the memory that such a cache would take.
         curve: Hit ratio against cache size.
         tokens_for_most: Smallest size of the curve that has nine tenths of the possible hits; null if none has.

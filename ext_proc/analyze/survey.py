@@ -84,7 +84,12 @@ class Survey:
             unique_tokens=curve.working_set(),
             curve=tuple(self._points(ratios)),
             tokens_for_most=_size_for(_MOST_OF_HITS * reuse, curve.sizes, ratios),
-            fleet=Fleet(options.engines, options.kv_tokens, tuple(self._comparison.results())),
+            fleet=Fleet(
+                engines=options.engines,
+                kv_tokens=options.kv_tokens,
+                prefill_saved=self._comparison.prefill_saved(),
+                policies=tuple(self._comparison.results()),
+            ),
             families=tuple(self._families.families(LISTED, curve.total)),
             breakers=tuple(self._breakers.breakers(LISTED)),
             prompts=self._prompts.spread(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from textwrap import wrap
 
 from rich import box
 from rich.console import Console
@@ -10,11 +11,13 @@ from rich.table import Table
 from rich.text import Text
 
 from ext_proc.analyze.lengths import Spread
-from ext_proc.analyze.report import Report
-from ext_proc.ops.text import printable
+from ext_proc.analyze.report import WHOLE_BLOCKS, Report
+from ext_proc.ops.tables import print_table
+from ext_proc.ops.text import counted, printable
 
 _BAR = 30
 _ROWS_OF_CURVE = 12
+_NARROW = 8
 
 
 def show(console: Console, report: Report) -> None:
@@ -22,7 +25,7 @@ def show(console: Console, report: Report) -> None:
     _source(console, report)
     console.print(
         f"\n[bold]{report.reuse_ratio:.1%}[/bold] of {report.prompt_tokens:,} prompt tokens repeat the beginning of an "
-        f"earlier prompt; different blocks are {report.unique_tokens:,.0f} tokens",
+        f"earlier prompt, {WHOLE_BLOCKS}; different blocks are {report.unique_tokens:,.0f} tokens",
         soft_wrap=True,
     )
     console.print("\n[bold]Advice[/bold]")
@@ -39,11 +42,11 @@ def show(console: Console, report: Report) -> None:
 
 def _source(console: Console, report: Report) -> None:
     source = report.source
-    console.print(Text(f"{source.requests:,} requests of {source.lines:,} lines"))
+    console.print(Text(f"{counted(source.requests, 'request')} of {counted(source.lines, 'line')}"))
     if source.other_models:
         console.print(f"{source.other_models:,} of other models left out")
     for reason, count in sorted(source.unusable.items(), key=lambda pair: -pair[1]):
-        console.print(Text(f"{count:,} lines left out: {reason}"))
+        console.print(Text(f"{counted(count, 'line')} left out: {reason}"))
     for example in source.examples:
         console.print(Text(f"  {printable(example)}"))
 
@@ -161,8 +164,15 @@ def _table(console: Console, title: str, columns: Sequence[str], rows: Iterable[
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
         is_text = number in (0, words) or column == "text"
-        table.add_column(column, justify="left" if is_text else "right", overflow="fold")
+        room = max(_NARROW, *(len(row[number]) for row in listed))
+        table.add_column(
+            column if is_text else "\n".join(wrap(column, room, break_long_words=False)),
+            justify="left" if is_text else "right",
+            overflow="fold",
+            vertical="bottom",
+            no_wrap=not is_text,
+        )
     for row in listed:
         table.add_row(*map(Text, row))
     console.print()
-    console.print(table)
+    print_table(console, table)

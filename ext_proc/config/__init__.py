@@ -1,5 +1,6 @@
 """The configuration: one YAML file becomes one frozen object, or one error that says how to mend it."""
 
+from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
 from ext_proc.config.reference import HEADER, reference, rows, schema
 from ext_proc.config.settings import (
@@ -28,6 +29,7 @@ __all__ = [
     "FailureMode",
     "HealthConfig",
     "IndexConfig",
+    "KvEventsConfig",
     "LeasesConfig",
     "LogConfig",
     "ModelConfig",

@@ -135,6 +135,14 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
             yield Problem(path, "the pool has no endpoints; write `endpoints` or `endpoints_file`")
         if pool.metrics_path is not None:
             yield from _problems(_url_path, pool.metrics_path, (*path, "metrics_path"))
+        if pool.tokens is not None and (pool.tokens.source == "local") != (pool.tokens.tokenizer is not None):
+            yield Problem(
+                (*path, "tokens", "tokenizer"),
+                "the folder of a tokenizer goes with `source: local`, and only with that",
+            )
+        problem = pool.kv_events.problem() if pool.kv_events is not None else None
+        if problem is not None:
+            yield Problem((*path, "kv_events", problem[0]), problem[1])
         yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, get_args, get_origin
 
 import msgspec
 
-from ext_proc.config.settings import Config, Section
+from ext_proc.config.section import Section
+from ext_proc.config.settings import Config
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Meta, Struct, field
+from msgspec import Meta, field
 
+from ext_proc.config.kv_events import KvEventsConfig
+from ext_proc.config.section import Port, Section
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
@@ -13,19 +15,15 @@ FailureMode: TypeAlias = Literal["open", "refuse"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["json", "console"]
 TransportName: TypeAlias = Literal["auto", "queue", "aio"]
+TokenSourceName: TypeAlias = Literal["engine", "local"]
 EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "tgi", "llama-cpp", "ollama"]
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
-Port = Annotated[int, Meta(ge=1, le=65_535)]
 UrlPath = Annotated[str, Meta(min_length=1, max_length=256)]
 SomeTokens = Annotated[int, Meta(ge=1, le=10_000_000_000)]
-
-
-class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A mapping of the configuration file."""
 
 
 class AdminConfig(Section, frozen=True, kw_only=True):
@@ -61,12 +59,15 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
         port: Port, where `address` has none.
         models: Names of the models it serves; empty takes those of the pool.
         kv_tokens: Capacity of its KV cache in tokens. Unset learns it from the engine's metrics; where those do not
-            say it either, waiting for KV memory costs nothing.
+            say it either, the smallest known capacity of the candidates counts; if none is known, waiting for KV memory
+            costs nothing.
         prefill_rate: Its prefill speed in tokens per second. Unset takes the strategy's default.
         labels: Free text pairs that explain the endpoint, such as `gpu: h100`.
         engine: What answers there, where it differs from the pool's.
         metrics_path: Path of its page of metrics, where it differs from the pool's.
         metrics_port: Port of its page of metrics, where it differs from the pool's.
+        kv_events_port: Port of its first publisher of KV events, where it differs from the pool's.
+        kv_replay_port: Port where the events of that publisher can be asked for again, the same.
     """
 
     address: str
@@ -78,6 +79,28 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     engine: EngineName | None = None
     metrics_path: UrlPath | None = None
     metrics_port: Port | None = None
+    kv_events_port: Port | None = None
+    kv_replay_port: Port | None = None
+
+
+class TokensConfig(Section, frozen=True, kw_only=True):
+    """Exact tokens of requests, for engines that report what they hold (`kv_events`).
+
+    Attributes:
+        source: Who makes tokens of prompts: `engine` asks the engines' `/tokenize` (vLLM, SGLang), which costs them a
+            few milliseconds of a core per prompt; `local` runs a tokenizer in two threads here, and tokenizes of a
+            conversation only what is new.
+        deadline_ms: Milliseconds that a pick waits for tokens; then it goes by the text, and
+            `kvpicker_token_lookups_total` counts it as `late`.
+        tokenizer: For `local`, the folder with the model's `tokenizer.json` and `tokenizer_config.json` or
+            `chat_template.jinja`. It must be the one that the engines use.
+        cache_tokens: Tokens remembered of prompts seen before, at most. The default takes about 40 MB when full.
+    """
+
+    source: TokenSourceName = "engine"
+    deadline_ms: Annotated[float, Meta(ge=1, le=1_000)] = 20.0
+    tokenizer: str | None = None
+    cache_tokens: Annotated[int, Meta(ge=10_000, le=1_000_000_000)] = 1_000_000
 
 
 class PoolConfig(Section, frozen=True, kw_only=True):
@@ -95,6 +118,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
             `tensorrt-llm` or where the first is none.
         metrics_port: Port of the engines' page of metrics, at their own addresses. Unset takes the endpoint's, and
             8002 for `triton`.
+        tokens: How the exact tokens of requests are found. Unset goes by their text.
+        kv_events: Where the engines tell what their caches hold. Unset listens to none.
     """
 
     strategy: StrategyConfig = StrategyConfig()
@@ -104,6 +129,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     engine: EngineName | None = None
     metrics_path: UrlPath | None = None
     metrics_port: Port | None = None
+    tokens: TokensConfig | None = None
+    kv_events: KvEventsConfig | None = None
 
     @property
     def specs(self) -> tuple[EndpointSpec, ...]:
@@ -315,5 +342,7 @@ def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
         kv_tokens=entry.kv_tokens,
         prefill_rate=entry.prefill_rate,
         labels=entry.labels,
-        metrics=MetricsSource(entry.engine, entry.metrics_path, entry.metrics_port),
+        metrics=MetricsSource(
+            entry.engine, entry.metrics_path, entry.metrics_port, entry.kv_events_port, entry.kv_replay_port
+        ),
     )

@@ -1,14 +1,43 @@
-"""Reads a ranking and its candidates: who wins a tie, who is tried next, what was predicted, who has an address."""
+"""What is chosen, and how a ranking is read: who wins a tie, who is tried next, what was predicted."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from math import inf
 
-from ext_proc.core.model import Endpoint, InferenceRequest
+import msgspec
+
+from ext_proc.core.model import BlockHash, Decision, Endpoint, InferenceRequest
 from ext_proc.core.prefill import NO_PREFILL, Prefill
 from ext_proc.core.strategies import Context, Generator, Ranking
 from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
+from ext_proc.core.token_hits import TokenPrompt
+
+
+class Choice(msgspec.Struct, gc=False):
+    """A decision, and what it takes to book it.
+
+    Attributes:
+        decision: where the request goes, and why.
+        chain: hash chain of the prompt.
+        depth: leading blocks of it that the chosen endpoint holds.
+        deepest: the same of the candidate that holds most.
+        estimated: tokens of the prompt as estimated from its bytes, or as counted where it came as token ids.
+        guessed: the same, 0 where they were counted.
+        prefill: what is predicted of its prefill there.
+        output: tokens the answer is expected to have.
+        tokens: the prompt by its tokens; None where they are not known.
+    """
+
+    decision: Decision
+    chain: Sequence[BlockHash]
+    depth: int
+    deepest: int
+    estimated: int
+    guessed: int
+    prefill: Prefill
+    output: float
+    tokens: TokenPrompt | None = None
 
 
 def fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
@@ -54,3 +83,10 @@ def predicted(request: InferenceRequest, ranking: Ranking, context: Context, pla
     tokens = request.prompt_tokens
     uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
     return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait, ranking.attention)
+
+
+def reason_of(ranking: Ranking, hit: int) -> str:
+    """Say what decided: only a strategy that prices prefill looks at prefixes."""
+    if not ranking.prefills:
+        return "rank"
+    return "prefix" if hit else "wait"

@@ -9,12 +9,25 @@ the table `Exchange._moves`; what it lacks is a breach of protocol, answered wit
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Collection
-from typing import Any, ClassVar, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Any, ClassVar, TypeVar
 
 import msgspec
 
 from ext_proc.core.errors import InternalFailure, Refusal
+from ext_proc.core.exchange_messages import (
+    Abort,
+    Action,
+    BodyMode,
+    Continue,
+    Event,
+    Ignore,
+    Kind,
+    Message,
+    Refuse,
+    RequestHeaders,
+    Wait,
+)
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.explanation import header
 from ext_proc.core.feedback import Feedback
@@ -22,112 +35,9 @@ from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
-from ext_proc.core.prompts import RequestHead, Route, classify, parse, parse_head
+from ext_proc.core.prompts import Route, classify, parse, parse_head
 from ext_proc.core.strategies import Generator
-
-
-class Kind(enum.IntEnum):
-    """Kinds of messages, numbered as the field of ProcessingRequest."""
-
-    REQUEST_HEADERS = 2
-    RESPONSE_HEADERS = 3
-    REQUEST_BODY = 4
-    RESPONSE_BODY = 5
-    REQUEST_TRAILERS = 6
-    RESPONSE_TRAILERS = 7
-
-
-class BodyMode(enum.IntEnum):
-    """Envoy's ways to send a body, numbered as ProcessingMode.BodySendMode."""
-
-    NONE = 0
-    STREAMED = 1
-    BUFFERED = 2
-    BUFFERED_PARTIAL = 3
-    FULL_DUPLEX_STREAMED = 4
-    GRPC = 5
-
-
-class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The beginning of an exchange.
-
-    Attributes:
-        method: HTTP method.
-        head: what of the headers helps to read the body.
-        end_of_stream: True if no body follows.
-        request_mode: how the request body will come.
-        response_mode: how the response body would come.
-        observing: True if Envoy takes no answers.
-        subset: the only addresses that may be chosen; None allows all.
-        spoofed: True if the client sent a header that only a picker may set.
-        request_id: the gateway's name for the request; empty where it is not forwarded.
-        asker: address of the client, as the gateway sees it, if it asks for an explanation; else empty.
-    """
-
-    method: str
-    head: RequestHead
-    end_of_stream: bool = False
-    request_mode: BodyMode = BodyMode.NONE
-    response_mode: BodyMode = BodyMode.NONE
-    observing: bool = False
-    subset: Collection[str] | None = None
-    spoofed: bool = False
-    request_id: str = ""
-    asker: str = ""
-
-
-class Message(msgspec.Struct, frozen=True, gc=False):
-    """Any other message; what follows `kind` is for bodies only, and `served` says who answers, if that is known."""
-
-    kind: Kind
-    body: bytes = b""
-    end_of_stream: bool = False
-    served: str | None = None
-
-
-class Continue(msgspec.Struct, frozen=True, gc=False):
-    """Answer a message and let the exchange go on, with the pick if there is one.
-
-    Attributes:
-        kind: the kind of the message that is answered.
-        decision: the pick that the answer carries.
-        finished: True to finish the stream after this answer.
-        clean: True to take picker headers of the client away.
-        skip_body: True to ask for no body.
-        shown: True to show the client the decision.
-        explanation: what the client is told of the decision; empty if it does not ask or may not know.
-    """
-
-    kind: Kind
-    decision: Decision | None = None
-    finished: bool = False
-    clean: bool = False
-    skip_body: bool = False
-    shown: bool = False
-    explanation: str = ""
-
-
-class Refuse(msgspec.Struct, frozen=True, gc=False):
-    """Answer the client in place of an engine; ends the stream. `explanation` as in `Continue`."""
-
-    refusal: Refusal
-    api: Api
-    explanation: str = ""
-
-
-class Abort(msgspec.Struct, frozen=True, gc=False):
-    """End the stream with a gRPC error; Envoy then applies its failure mode."""
-
-    reason: str
-    message: str
-
-
-class Ignore(msgspec.Struct, frozen=True, gc=False):
-    """Send nothing."""
-
-
-Event: TypeAlias = RequestHeaders | Message
-Action: TypeAlias = Continue | Refuse | Abort | Ignore
+from ext_proc.core.token_hits import TokenPrompt
 
 _Answer = TypeVar("_Answer", Continue, Refuse)
 
@@ -142,6 +52,7 @@ class State(enum.IntEnum):
 
     OPEN = enum.auto()
     AWAIT_BODY = enum.auto()
+    AWAIT_PROMPT = enum.auto()
     AWAIT_TOKEN = enum.auto()
     PASSING = enum.auto()
     OBSERVING = enum.auto()
@@ -171,6 +82,7 @@ class Exchange:
         "_observer",
         "_picker",
         "_policy",
+        "_request",
         "_route",
         "state",
     )
@@ -194,6 +106,7 @@ class Exchange:
         self._api = Api.OPENAI
         self._head: RequestHeaders | None = None
         self._route: Route | None = None
+        self._request: InferenceRequest | None = None
         self._decision: Decision | None = None
         self._arrived = False
 
@@ -206,20 +119,39 @@ class Exchange:
         try:
             return move(self, event)
         except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request
-            self._observer.failed("internal", error)
-            if self._arrived and isinstance(event, Message):
-                return self._let_go(event)
-            if self._policy.refuse_on_failure:
-                return self._refuse(InternalFailure("The endpoint picker failed. Try again."))
-            self.state = State.PASSING
-            return Continue(kind)
+            return self._fail(kind, error, event)
+
+    def resume(self, tokens: TokenPrompt | None) -> Action:
+        """Go on after a `Wait`, with the prompt's tokens or, if they are not to be had, without."""
+        request, self._request = self._request, None
+        if request is None or self.state is not State.AWAIT_PROMPT:
+            return IGNORE
+        try:
+            return self._pick(Kind.REQUEST_BODY, request, tokens)
+        except Exception as error:  # noqa: BLE001  as above
+            return self._fail(Kind.REQUEST_BODY, error)
+
+    def _fail(self, kind: Kind, error: Exception, event: Event | None = None) -> Action:
+        self._observer.failed("internal", error)
+        self._take_back()
+        if self._arrived and isinstance(event, Message):
+            return self._let_go(event)
+        if self._policy.refuse_on_failure:
+            return self._refuse(InternalFailure("The endpoint picker failed. Try again."))
+        self.state = State.PASSING
+        return Continue(kind)
 
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back."""
-        if self._decision is not None and not delivered and not self._arrived:
-            gone = Outcome(decision_id=self._decision.id, ending=Ending.CLIENT_GONE)
-            self._feedback.settle(gone, self._clock())
+        if not delivered:
+            self._take_back()
         self.state = State.FINISHED
+
+    def _take_back(self) -> None:
+        if self._decision is not None and not self._arrived:
+            gone = Outcome(decision_id=self._decision.id, ending=Ending.CLIENT_GONE)
+            self._decision = None
+            self._feedback.settle(gone, self._clock())
 
     def _headers(self, event: RequestHeaders) -> Action:
         self._head = event
@@ -242,21 +174,28 @@ class Exchange:
 
     def _body(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
-        limit = self._policy.inspect_bytes
-        head = self._head.head
-        request = parse(self._route, head, event.body, complete=event.end_of_stream, inspect_bytes=limit)
-        return self._pick(Kind.REQUEST_BODY, request)
+        policy, head = self._policy, self._head.head
+        complete, limit = event.end_of_stream, policy.inspect_bytes
+        request = parse(self._route, head, event.body, complete=complete, inspect_bytes=limit)
+        if policy.tokens is None or request.unhashed is not None:
+            return self._pick(Kind.REQUEST_BODY, request)
+        found = policy.tokens.find(request, head, event.body)
+        if found is None or isinstance(found, TokenPrompt):
+            return self._pick(Kind.REQUEST_BODY, request, found)
+        self._request = request
+        self.state = State.AWAIT_PROMPT
+        return Wait(found)
 
     def _bodyless(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
         return self._pick(event.kind, parse_head(self._route, self._head.head))
 
-    def _pick(self, kind: Kind, request: InferenceRequest) -> Action:
+    def _pick(self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None = None) -> Action:
         head = self._head
         if head is not None and head.request_id:
             request = msgspec.structs.replace(request, request_id=head.request_id)
         began = self._clock()
-        made = self._picker.pick(request, began, self._generator, head.subset if head else None)
+        made = self._picker.pick(request, began, self._generator, head.subset if head else None, tokens)
         if isinstance(made, Rejection):
             self._observer.refused(request, made.refusal, made.filters)
             return self._told(self._refuse(made.refusal), made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ext_proc.core.addresses import Network, within
+from ext_proc.core.token_hits import TokenSource
 
 
 class ExchangePolicy(msgspec.Struct, frozen=True):
@@ -15,12 +16,14 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
         inspect_bytes: bound on what is read of a request body, compressed or not.
         show_decisions: True to show every client the decision on its request.
         networks: clients in them are told, if they ask, why their request went where it went.
+        tokens: knows the exact tokens of requests; None where every pool goes by text.
     """
 
     refuse_on_failure: bool = False
     inspect_bytes: int = 8 * 1024 * 1024
     show_decisions: bool = False
     networks: tuple[Network, ...] = ()
+    tokens: TokenSource | None = None
 
     def explains_to(self, asker: str) -> bool:
         """Tell whether the client at an `ip:port` gets the explanation it asks for; empty if none asks."""

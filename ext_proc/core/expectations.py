@@ -11,6 +11,7 @@ _MEMORY = 0.98
 _LONGEST_OUTPUT = 65_536
 _PRIOR_TOKENS = 4096.0
 _LEAST_SCALE, _MOST_SCALE = 0.2, 5.0
+_MOST_MODELS = 1000
 
 
 class Expectation(msgspec.Struct, gc=False):
@@ -90,6 +91,8 @@ class Expectations:
         found = self._models.get(model)
         if found is None:
             found = self._models[model] = self._mean()
+            if len(self._models) > _MOST_MODELS:
+                del self._models[next(iter(self._models))]
         return found
 
     def _mean(self) -> Expectation:

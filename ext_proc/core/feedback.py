@@ -9,7 +9,7 @@ import msgspec
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
-from ext_proc.core.model import GENERATING, Ending, Endpoint, Outcome
+from ext_proc.core.model import GENERATING, Ending, Endpoint, IndexMode, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
@@ -18,6 +18,9 @@ from ext_proc.core.rates import RateLearner, RateSource, Scrape
 
 _LEAST_COUNTED = 64
 """Estimated tokens below which the chat template, which no estimate knows, would count for more than the text."""
+
+_TOLERATED_ERROR = 0.05
+"""Share of a prompt that may be missing without meaning that the engine lost something: estimates are no better."""
 
 _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
@@ -89,6 +92,8 @@ class Feedback:
         if self._is_current(endpoint):
             self._index.clear(endpoint.slot)
             self._rates.restarted(endpoint.slot)
+            if self._picker.token_hits is not None:
+                self._picker.token_hits.remove(endpoint.slot)
 
     def settle(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already."""
@@ -105,6 +110,9 @@ class Feedback:
         current = served if served is not None and self._is_current(served) else None
         if current is not None:
             self._note_conduct(current, lease, outcome, generated, now)
+        if self._picker.token_hits is not None:
+            computed = served is decision.endpoints[0] and not _is_useless(outcome)
+            self._picker.token_hits.ended(decision.id, now, computed=computed)
         if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
             self._rates.cancelled(decision.endpoints[0].slot, decision.id)
@@ -135,12 +143,28 @@ class Feedback:
             return
         if learnt.estimated >= _LEAST_COUNTED:
             expected.learn_tokens(learnt.estimated, tokens)
-        cached = outcome.usage.cached_tokens
-        if cached is None or served is None:
+        if served is not None and outcome.usage.cached_tokens is not None:
+            self._set_right(lease, served, outcome.usage.cached_tokens, tokens)
+
+    def _set_right(self, lease: Lease, served: Endpoint, cached: int, tokens: int) -> None:
+        """Let our own history learn from the cached tokens that an engine reports, where it was what predicted."""
+        decision, learnt = lease.decision, lease.learnt
+        made = decision.prediction(served.address)
+        if made is None or made.mode is not IndexMode.TEXT:
             return
-        predicted = _predicted(lease, served)
-        if predicted is not None:
-            self._index.correct(served.slot, predicted * tokens / max(request.prompt_tokens, 1), cached, tokens)
+        scale = tokens / max(decision.request.prompt_tokens, 1)
+        predicted = made.tokens * scale
+        slack = self._next_block(lease, served) * tokens / max(learnt.estimated or decision.request.prompt_tokens, 1)
+        self._index.correct(served.slot, predicted, cached, tokens, slack)
+        if served is decision.endpoints[0] and learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
+            self._index.missed(served.slot, learnt.used, learnt.stamp)
+
+    def _next_block(self, lease: Lease, served: Endpoint) -> int:
+        """Return the tokens of the block behind those that the chosen endpoint held; 0 for another one's."""
+        if served is not lease.decision.endpoints[0]:
+            return 0
+        covered, depth = self._picker.knowledge.tokens, lease.learnt.depth
+        return covered(depth + 1) - covered(depth)
 
     def _note_failed_attempts(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
         """Envoy tries another endpoint only if the one before was not reached or had not begun."""
@@ -163,8 +187,7 @@ class Feedback:
         if not learnt.chain:
             return
         chosen = lease.decision.chosen
-        is_unreached = outcome.served is None and outcome.ending is not Ending.OK
-        is_useless = is_unreached or outcome.ending in _NOTHING_CACHED
+        is_useless = _is_useless(outcome)
         if (served is not chosen or is_useless) and self._is_current(chosen):
             self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
         if served is not None and served is not chosen and not is_useless and self._is_current(served):
@@ -185,14 +208,10 @@ class Feedback:
         return known is not None and known.generation == endpoint.generation
 
 
-def _predicted(lease: Lease, served: Endpoint | None) -> int | None:
-    """Return the cached tokens predicted for who served; None if it was not among those named."""
-    decision = lease.decision
-    if served is decision.endpoints[0]:
-        return decision.hit_tokens
-    hits = (decision.hit_tokens, *decision.fallback_hits)
-    named = (hit for endpoint, hit in zip(decision.endpoints, hits, strict=False) if endpoint is served)
-    return next(named, None)
+def _is_useless(outcome: Outcome) -> bool:
+    """Tell whether the engine cannot be believed to have computed the prompt."""
+    is_unreached = outcome.served is None and outcome.ending is not Ending.OK
+    return is_unreached or outcome.ending in _NOTHING_CACHED
 
 
 def _generated(lease: Lease, outcome: Outcome) -> int | None:

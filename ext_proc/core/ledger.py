@@ -27,13 +27,15 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
         chain: hash chain of the prompt; empty if nothing was learnt.
         depth: leading blocks that the endpoint held before.
         stamp: what `PrefixIndex.learn` returned.
-        estimated: tokens of the prompt as they were estimated from its bytes.
+        estimated: tokens of the prompt as they were estimated from its bytes; 0 if they were counted.
+        used: stamp of the last of those blocks before, the one that was not used for longest.
     """
 
     chain: Sequence[BlockHash] = ()
     depth: int = 0
     stamp: int = 0
     estimated: int = 0
+    used: int = 0
 
 
 NOTHING_LEARNT = Learnt()

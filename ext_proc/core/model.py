@@ -59,17 +59,21 @@ class Unhashed(enum.StrEnum):
 
 
 class MetricsSource(msgspec.Struct, frozen=True, gc=False):
-    """How the metrics of an engine are read; None where nobody said.
+    """How the metrics of an engine are read, and its KV events; None where nobody said.
 
     Attributes:
         engine: the engine whose names they have.
         path: path of the page.
         port: port of the page, at the endpoint's own address.
+        events_port: port of the publisher of its KV events.
+        replay_port: port where events can be asked for again.
     """
 
     engine: str | None = None
     path: str | None = None
     port: int | None = None
+    events_port: int | None = None
+    replay_port: int | None = None
 
 
 class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -191,6 +195,20 @@ class FilterReport(msgspec.Struct, frozen=True, gc=False):
         return f"{self.name}: {self.after} of {self.before} match{', so it is skipped' if self.skipped else ''}"
 
 
+class IndexMode(enum.StrEnum):
+    """How cached tokens were predicted: by the text in our own history, or by tokens in what the engine reports."""
+
+    TEXT = "text"
+    TOKEN = "token"  # noqa: S105  not that kind of token
+
+
+class Prediction(msgspec.Struct, frozen=True, gc=False):
+    """The cached tokens that were predicted for an endpoint, and how."""
+
+    tokens: int
+    mode: IndexMode
+
+
 class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Which endpoint a request was given, and everything needed to explain it.
 
@@ -208,6 +226,8 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         decided_at: monotonic seconds.
         inside: the strategy that this one left the choice to; empty if none.
         replaced: the strategy that failed, and in whose place this one ranked; empty if none failed.
+        exact: for each of the endpoints, whether its cached tokens were looked up by the prompt's tokens in what its
+            engine reports, not by text in our own history; empty if none was.
     """
 
     id: str
@@ -223,11 +243,21 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     fallback_hits: tuple[int, ...] = ()
     inside: str = ""
     replaced: str = ""
+    exact: tuple[bool, ...] = ()
 
     @property
     def chosen(self) -> Endpoint:
         """The endpoint that the request was given."""
         return self.endpoints[0]
+
+    def prediction(self, address: str) -> Prediction | None:
+        """Return what was predicted for an endpoint; None if it was not among those named."""
+        for place, endpoint in enumerate(self.endpoints):
+            if endpoint.address == address:
+                hit = (self.hit_tokens, *self.fallback_hits)[place : place + 1]
+                exact = self.exact[place] if self.exact else False
+                return Prediction(hit[0], IndexMode.TOKEN if exact else IndexMode.TEXT) if hit else None
+        return None
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -13,7 +13,7 @@ import msgspec
 
 from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import cheapest, fewest, position_of, predicted
+from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted, reason_of
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import filtered, refusal
@@ -32,8 +32,8 @@ from ext_proc.core.model import (
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
-from ext_proc.core.prefill import Prefill
 from ext_proc.core.prefix_index import PrefixIndex
+from ext_proc.core.prompts.framing import TOKENS
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
 from ext_proc.core.reuse import ReuseMeter
@@ -41,6 +41,7 @@ from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
 from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms
+from ext_proc.core.token_hits import TokenHits, TokenPrompt
 
 NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
 """Operations that cost an engine next to nothing and therefore claim nothing in the ledger."""
@@ -51,28 +52,6 @@ class Rejection(msgspec.Struct, frozen=True):
 
     refusal: Refusal
     filters: tuple[FilterReport, ...] = ()
-
-
-class Choice(msgspec.Struct, gc=False):
-    """A decision, and what it takes to book it.
-
-    Attributes:
-        decision: where the request goes, and why.
-        chain: hash chain of the prompt.
-        depth: leading blocks of it that the chosen endpoint holds.
-        deepest: the same of the candidate that holds most.
-        estimated: tokens of the prompt as estimated from its bytes.
-        prefill: what is predicted of its prefill there.
-        output: tokens the answer is expected to have.
-    """
-
-    decision: Decision
-    chain: Sequence[BlockHash]
-    depth: int
-    deepest: int
-    estimated: int
-    prefill: Prefill
-    output: float
 
 
 class EndpointPicker:
@@ -91,6 +70,7 @@ class EndpointPicker:
         observer: hears of strategies that fail.
         instance: a name that no other kvpicker of the same Envoy has; begins every decision id.
         fallbacks: endpoints named after the chosen one, for Envoy's retries.
+        token_hits: what engines that report it hold, for prompts whose tokens are known; None if none reports.
     """
 
     def __init__(
@@ -108,6 +88,7 @@ class EndpointPicker:
         instance: str,
         fallbacks: int = 2,
         model_strategies: Mapping[str, tuple[str, Strategy]] | None = None,
+        token_hits: TokenHits | None = None,
     ) -> None:
         self.strategies = strategies
         self.model_strategies = model_strategies or {}
@@ -122,6 +103,7 @@ class EndpointPicker:
         self._rates = rates
         self._expectations = expectations
         self._hasher = hasher
+        self.token_hits = token_hits
         self._observer = observer
         self.knowledge = Knowledge(reputations=Reputations(health), sessions=self.sessions, tokens=hasher.tokens)
         self.instance = instance
@@ -134,6 +116,7 @@ class EndpointPicker:
         now: float,
         generator: Generator,
         subset: Collection[str] | None = None,
+        tokens: TokenPrompt | None = None,
     ) -> Decision | Rejection:
         """Choose an endpoint for a request and book it.
 
@@ -142,8 +125,9 @@ class EndpointPicker:
             now: monotonic seconds.
             generator: breaks ties.
             subset: the only addresses the data plane allows; None allows all.
+            tokens: the prompt by its tokens; None where they are not known.
         """
-        choice = self.choose(request, now, generator, subset)
+        choice = self.choose(request, now, generator, subset, tokens)
         if isinstance(choice, Rejection):
             return choice
         self._book(choice)
@@ -155,6 +139,7 @@ class EndpointPicker:
         now: float,
         generator: Generator,
         subset: Collection[str] | None = None,
+        tokens: TokenPrompt | None = None,
     ) -> Choice | Rejection:
         """Choose as `pick` does, and book nothing."""
         snapshot = self._registry.snapshot
@@ -164,7 +149,7 @@ class EndpointPicker:
             return Rejection(refusal(request, subset, snapshot, filters), filters)
         if not isinstance(candidates, Candidates):
             candidates = Candidates(candidates)
-        return self._decide(request, candidates, filters, now, generator)
+        return self._decide(request, candidates, filters, now, generator, tokens)
 
     def twin(self, observer: Observer) -> EndpointPicker:
         """Return a picker that sees the same endpoints, loads and prefixes, and whose `choose` leaves no trace here.
@@ -193,6 +178,7 @@ class EndpointPicker:
         filters: tuple[FilterReport, ...],
         now: float,
         generator: Generator,
+        tokens: TokenPrompt | None,
     ) -> Choice:
         nearly_free = request.operation in NEARLY_FREE
         sole_model = self._registry.snapshot.sole_model
@@ -200,9 +186,16 @@ class EndpointPicker:
         depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
         expected = self._expectations.of(request.model or sole_model)
         estimated = request.prompt_tokens
+        # What came as token ids is counted, not estimated.
+        counted = request.prompt[:1] == TOKENS
+        scale = 1.0 if counted else expected.scale
+        if tokens is not None:
+            scale = tokens.count / max(estimated, 1)
+        count = int(estimated * scale) if tokens is None else tokens.count
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
-        request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=int(estimated * expected.scale))
-        context = self._context(request, chain, depths, candidates, expected, now, generator)
+        request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=count)
+        hits, exact = self._cached(depths, count, scale, tokens, candidates.slots, now)
+        context = self._context(request, chain, hits, candidates, expected, now, generator)
         name, replaced, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._best(request, candidates, ranking, in_flight, context)
@@ -222,9 +215,11 @@ class EndpointPicker:
             decided_at=now,
             inside=ranking.inside,
             replaced=replaced,
+            exact=tuple([exact[place] for place in places]) if exact else (),
         )
         prefill = predicted(request, ranking, context, best)
-        return Choice(decision, chain, depths[best], max(depths), estimated, prefill, context.output)
+        guessed = 0 if counted else estimated
+        return Choice(decision, chain, depths[best], max(depths), estimated, guessed, prefill, context.output, tokens)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -240,7 +235,7 @@ class EndpointPicker:
         self,
         request: InferenceRequest,
         chain: Sequence[BlockHash],
-        depths: list[int],
+        hits: Sequence[int],
         candidates: Candidates,
         expected: Expectation,
         now: float,
@@ -251,7 +246,7 @@ class EndpointPicker:
             now=now,
             generator=generator,
             loads=self._ledger.loads_of(candidates.slots),
-            hits=self._hits(request, depths, expected.scale),
+            hits=hits,
             output=expected.output_within(request.output_tokens) if request.operation in GENERATING else 0.0,
             residence=expected.residence,
             turn=self._turn,
@@ -261,16 +256,26 @@ class EndpointPicker:
             knowledge=self.knowledge,
         )
 
-    def _hits(self, request: InferenceRequest, depths: list[int], scale: float) -> list[int]:
-        if not any(depths):
-            return depths
-        tokens, ceiling = self._hasher.tokens, request.prompt_tokens
-        hits = {0: 0}
-        for depth in set(depths):
-            if depth:
-                hit = int(tokens(depth) * scale)
-                hits[depth] = min(ceiling, hit)
-        return [hits[depth] for depth in depths]
+    def _cached(
+        self,
+        depths: list[int],
+        ceiling: int,
+        scale: float,
+        tokens: TokenPrompt | None,
+        slots: Sequence[int],
+        now: float,
+    ) -> tuple[list[int], tuple[bool, ...]]:
+        """Return the tokens that each candidate holds, and for which of them an engine's reports say so."""
+        hits = depths
+        if any(depths):
+            by_depth = {0: 0}
+            for depth in set(depths):
+                if depth:
+                    by_depth[depth] = min(ceiling, int(self._hasher.tokens(depth) * scale))
+            hits = [by_depth[depth] for depth in depths]
+        if tokens is None or self.token_hits is None:
+            return hits, ()
+        return self.token_hits.correct(hits, tokens, slots, now)
 
     def _rank(
         self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context
@@ -309,7 +314,7 @@ class EndpointPicker:
         lowest = min(costs)
         best = costs.index(lowest)
         if costs.count(lowest) == 1:
-            return best, _reason(ranking, context.hits[best])
+            return best, reason_of(ranking, context.hits[best])
         if request.session:
             tied = position_of(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
@@ -323,8 +328,11 @@ class EndpointPicker:
             self.reuse.add(chain, choice.estimated, choice.deepest)
         learnt = NOTHING_LEARNT
         if chain:
+            used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
-            learnt = Learnt(chain, choice.depth, stamp, choice.estimated)
+            learnt = Learnt(chain, choice.depth, stamp, choice.guessed, used)
+        if choice.tokens is not None and self.token_hits is not None:
+            self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill.wait)
         self._ledger.take(
             # What waits for the outcome, perhaps for minutes, is small: memory touched by every request is slow.
             msgspec.structs.replace(decision, terms=(), filters=()),
@@ -339,10 +347,3 @@ class EndpointPicker:
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(session_name(request), endpoint.address, now)
-
-
-def _reason(ranking: Ranking, hit: int) -> str:
-    """Say what decided: only a strategy that prices prefill looks at prefixes."""
-    if not ranking.prefills:
-        return "rank"
-    return "prefix" if hit else "wait"

@@ -17,6 +17,7 @@ _LEAST_BETWEEN_SWEEPS = 1024
 _TOLERATED_ERROR = 0.02
 _STEP = 0.1
 _GROWTH = 1.0005
+_OLD_SHARE = 0.25
 _LEAST_SHARE, _MOST_SHARE = 0.02, 3.0
 
 
@@ -35,8 +36,14 @@ class PrefixIndex(Protocol):
     def clear(self, slot: int) -> None:
         """Forget what a slot holds: its engine has lost it, for instance by a restart."""
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Learn from the cached tokens that an engine reports of a prompt of that length."""
+
+    def used(self, slot: int, block: BlockHash) -> int:
+        """Return the stamp of a block's last use; 0 if it is not known."""
+
+    def missed(self, slot: int, used: int, stamp: int) -> None:
+        """Note that an engine lacked, at one stamp, a block that was last used at another, and so all older ones."""
 
 
 class _Holdings:
@@ -177,7 +184,7 @@ class ObservedIndex:
                 del stamps[block]
         self._total += len(stamps) - before
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Correct a slot's capacity by the cached tokens an engine reports, as simulation settled it.
 
         Args:
@@ -185,11 +192,13 @@ class ObservedIndex:
             predicted: tokens that were believed to be cached.
             actual: tokens that were.
             length: tokens of the prompt.
+            slack: tokens of the block behind those predicted: an engine counts in finer steps, and less than that
+                more is what was predicted.
         """
         held = self._slots.get(slot)
         if held is None or length <= 0:
             return
-        error = (actual - predicted) / length
+        error = 0.0 if 0 <= actual - predicted < slack else (actual - predicted) / length
         if error < -_TOLERATED_ERROR:
             held.capacity *= 1 + _STEP * max(error, -1.0)
         elif error > _TOLERATED_ERROR:
@@ -198,6 +207,24 @@ class ObservedIndex:
             held.capacity *= _GROWTH
         held.capacity = min(max(held.capacity, _LEAST_SHARE * held.stated), _MOST_SHARE * held.stated)
         held.expire()
+
+    def used(self, slot: int, block: BlockHash) -> int:
+        """Return the stamp of a block's last use; 0 if it is not known."""
+        held = self._slots.get(slot)
+        return held.stamps.get(block, 0) if held else 0
+
+    def missed(self, slot: int, used: int, stamp: int) -> None:
+        """Forget what cannot be there, since an engine evicts what was not used for longest.
+
+        Args:
+            slot: the engine.
+            used: the stamp of a block that it lacked.
+            stamp: the stamp at which it lacked it. A block that was used shortly before says nothing of eviction: it
+                was not computed yet.
+        """
+        held = self._slots.get(slot)
+        if held is not None and stamp - used >= _OLD_SHARE * held.capacity:
+            held.floor = max(held.floor, used)
 
     def capacity(self, slot: int) -> int:
         """Return the tokens a slot is believed to hold at most; 0 for an unknown one."""

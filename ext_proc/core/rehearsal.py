@@ -15,6 +15,7 @@ from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import RequestHead, classify, parse, parse_head
 from ext_proc.core.strategies import Generator
+from ext_proc.core.token_hits import TokenPrompt
 
 UNKNOWN_PATH = "unknown_path"
 
@@ -33,6 +34,11 @@ class Asked(msgspec.Struct, frozen=True):
     body: bytes = b""
     headers: Mapping[str, str] = {}
     method: str = "POST"
+
+    @property
+    def head(self) -> RequestHead:
+        """What the headers say."""
+        return RequestHead.of({**self.headers, ":path": self.path})
 
 
 class Removal(msgspec.Struct, frozen=True):
@@ -77,6 +83,7 @@ def rehearse(
     *,
     inspect_bytes: int,
     subset: Collection[str] | None = None,
+    tokens: TokenPrompt | None = None,
 ) -> Rehearsal:
     """Tell what would become of a request.
 
@@ -87,23 +94,24 @@ def rehearse(
         generator: breaks ties; not the one that serves.
         inspect_bytes: bound on what is read of the body.
         subset: the only addresses the data plane would allow; None allows all.
+        tokens: the prompt by its tokens; None where they are not known.
     """
-    request = _understood(asked, inspect_bytes)
+    request = understood(asked, inspect_bytes)
     if request is None:
         return Rehearsal(None)
     failures = _Failures()
-    choice = picker.twin(failures).choose(request, now, generator, subset)
+    choice = picker.twin(failures).choose(request, now, generator, subset, tokens)
     made = choice if isinstance(choice, Rejection) else choice.decision
     removals = _removals(picker.endpoints, made.filters)
     return Rehearsal(made, msgspec.structs.replace(request, prompt=b""), removals, tuple(failures.lines))
 
 
-def _understood(asked: Asked, inspect_bytes: int) -> InferenceRequest | None:
-    """Read a request as an exchange with a whole body does."""
+def understood(asked: Asked, inspect_bytes: int) -> InferenceRequest | None:
+    """Read a request as an exchange with a whole body does; None for a path that kvpicker does not know."""
     route = classify(asked.method, asked.path)
     if route is None:
         return None
-    head = RequestHead.of({**asked.headers, ":path": asked.path})
+    head = asked.head
     if not asked.body or not route.wants_body:
         return parse_head(route, head)
     return parse(route, head, asked.body, complete=True, inspect_bytes=inspect_bytes)

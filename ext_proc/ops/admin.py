@@ -16,7 +16,7 @@ from ext_proc.ops.decisions import CAPACITY
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from aiohttp.typedefs import Handler
     from prometheus_client import CollectorRegistry
@@ -61,7 +61,7 @@ class Admin:
         endpoints: Callable[[], Sequence[EndpointStatus]],
         config: Callable[[], Any],
         not_ready: Callable[[], str | None],
-        explain: Callable[[Asked], Any],
+        explain: Callable[[Asked], Awaitable[Any]],
         state: Callable[[int], Any],
     ) -> None:
         self._registry = registry
@@ -144,7 +144,7 @@ class Admin:
             return _page({"error": f"the body is longer than {LONGEST_BODY} bytes"}, status=413)
         headers = {name.lower(): value for name, value in request.headers.items()}
         try:
-            return _page(self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
+            return _page(await self._explain(Asked(path, body, headers, request.query.get("method", "POST"))))
         except ConfigError as error:
             return _page({"error": str(error)}, status=501)
 

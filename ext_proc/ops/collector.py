@@ -48,6 +48,8 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         signals: what it says of itself; None while unknown.
         signals_age: seconds since it was last read; None if it never was.
         interval: what it did between the latest two readings; None before the second.
+        kv_silence: seconds since it sent KV events, or since they are listened to; None if they are not.
+        kv_blocks: blocks that it reports to hold.
     """
 
     endpoint: Endpoint
@@ -65,6 +67,8 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     signals: EngineSignals | None = None
     signals_age: float | None = None
     interval: Interval | None = None
+    kv_silence: float | None = None
+    kv_blocks: int = 0
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +132,8 @@ class KvpickerCollector(Collector):
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
         reuse = gauges.reuse()
         yield _filled(families.PREFIX_REUSE, [] if reuse is None else [((), reuse)])
+        errors = [(key, share.value) for key, share in self._metrics.prediction_errors.items()]
+        yield _filled(families.PREDICTION_ERROR, errors)
         yield _filled(families.BUILD_INFO, [((gauges.version, platform.python_version()), 1)])
 
 
@@ -152,6 +158,9 @@ def _endpoint_gauges(statuses: Sequence[EndpointStatus]) -> Iterator[Metric]:
     yield _filled(families.PREFILL_RATE, [(at, rate) for at, rate in rates if rate is not None])
     ages = [(at, status.signals_age) for at, status in zip(labels, statuses, strict=True)]
     yield _filled(families.SCRAPE_AGE, [(at, age) for at, age in ages if age is not None])
+    heard = [(at, status) for at, status in zip(labels, statuses, strict=True) if status.kv_silence is not None]
+    yield _filled(families.KV_SILENCE, [(at, status.kv_silence or 0.0) for at, status in heard])
+    yield _filled(families.KV_BLOCKS, [(at, status.kv_blocks) for at, status in heard])
     states = [status.state for status in statuses]
     yield _filled(families.STATE, [((*at, state), 1) for at, state in zip(labels, states, strict=True)])
 

@@ -92,6 +92,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         "fallbacks": [endpoint.address for endpoint in decision.endpoints[1:]],
         "prompt_blocks": decision.chain_length,
         "predicted_cached_tokens": decision.hit_tokens,
+        "predicted_by": _mode(decision, decision.chosen.address),
         "filters": [str(report) for report in decision.filters],
         "candidates": [_candidate(terms) for terms in chosen_first(decision)],
     }
@@ -141,9 +142,16 @@ def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, A
     true, estimated = (None, told) if basis == "estimate" else (told, None)
     return {
         "endpoint": served,
+        "predicted_by": _mode(decision, served),
         "cached_tokens": _pair(terms.hit_tokens, outcome.usage.cached_tokens),
         "first_token_ms": {**_pair(predicted, true), "estimated": estimated, "basis": basis},
     }
+
+
+def _mode(decision: Decision, address: str) -> str | None:
+    """Return by what cached tokens were predicted for an endpoint; None for one that was not named to Envoy."""
+    made = decision.prediction(address)
+    return None if made is None else made.mode
 
 
 def _pair(predicted: float | None, true: float | None) -> dict[str, float | None]:

@@ -68,10 +68,30 @@ PROMPT_TOKENS = _counter("prompt_tokens", "Prompt tokens that engines reported."
 COMPLETION_TOKENS = _counter("completion_tokens", "Generated tokens that engines reported.", "endpoint")
 CACHED_PREDICTED = _counter(
     "cached_tokens_predicted",
-    "Cached prompt tokens that the index expected, of requests whose engine reported how many there were.",
+    "Cached prompt tokens that were expected, of requests whose engine reported how many there were, by how they were "
+    "predicted: by text in our own history, or by token in what the engine reports.",
     "endpoint",
+    "mode",
 )
-CACHED_ACTUAL = _counter("cached_tokens_actual", "Cached prompt tokens that engines reported.", "endpoint")
+CACHED_ACTUAL = _counter("cached_tokens_actual", "Cached prompt tokens that engines reported.", "endpoint", "mode")
+PREDICTIONS_EXACT = _counter(
+    "cached_tokens_exact", "Requests whose cached tokens were predicted to the token.", "endpoint", "mode"
+)
+PREDICTIONS = _counter(
+    "cached_tokens_compared", "Requests whose predicted cached tokens could be compared.", "endpoint", "mode"
+)
+PREDICTION_ERROR = _gauge(
+    "prefix_prediction_error_ratio",
+    "Cached tokens predicted too many (above 0) or too few (below), as a share of the prompts, lately.",
+    "endpoint",
+    "mode",
+)
+TOKEN_LOOKUPS = _counter(
+    "token_lookups",
+    "Looks for the exact tokens of a request: cached, asked, or why the text had to do (late, busy, no_reports, ...).",
+    "pool",
+    "result",
+)
 PREFIX_REUSE = _gauge(
     "prefix_reuse_ratio",
     "Share of recent prompt tokens that earlier prompts began with: what an endless cache could save. Sampled.",
@@ -104,6 +124,15 @@ SCRAPE_MISSING = _counter(
     "scrape_missing", "Load signals that an engine usually gives and that were not on its page.", "engine", "signal"
 )
 SCRAPE_AGE = _gauge("scrape_age_seconds", "Time since an engine's metrics were read.", "endpoint", "pool")
+KV_MESSAGES = _counter(
+    "kv_event_messages", "Messages with KV events of engines, by result: ok or what was wrong.", "result"
+)
+KV_SKIPPED = _counter("kv_events_skipped", "KV events that had no effect, by reason.", "reason")
+KV_RECOVERIES = _counter(
+    "kv_event_recoveries", "Gaps in KV events, by what became of them: replayed, lost or restart.", "result"
+)
+KV_SILENCE = _gauge("kv_events_silent_seconds", "Time since an engine sent KV events.", "endpoint", "pool")
+KV_BLOCKS = _gauge("endpoint_resident_blocks", "Blocks that an engine reports to hold.", "endpoint", "pool")
 
 FAMILIES = tuple(value for value in list(globals().values()) if isinstance(value, Family))
 

@@ -6,17 +6,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ext_proc.core.model import Ending
+from ext_proc.core.model import Ending, IndexMode, Prediction
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops import families
-from ext_proc.ops.tallies import Histogram, ModelLabels, Tally
+from ext_proc.ops.tallies import ErrorShare, Histogram, ModelLabels, Tally
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from collections.abc import Set as AbstractSet
 
     from ext_proc.core.errors import Refusal
-    from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome
+    from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome, Usage
     from ext_proc.ops.families import Family
 
 
@@ -32,6 +32,7 @@ class Metrics(NoObserver):
         self.durations: dict[str, Histogram] = {}
         self.first_bytes: dict[str, Histogram] = {}
         self.first_tokens: dict[str, Histogram] = {}
+        self.prediction_errors: dict[tuple[str, str], ErrorShare] = {}
         self._rejected: set[str] = set()
         self._models = ModelLabels(served)
         # Looked up once, because each look-up hashes a whole family.
@@ -43,6 +44,9 @@ class Metrics(NoObserver):
         self._completion_tokens = self.tallies[families.COMPLETION_TOKENS]
         self._predicted = self.tallies[families.CACHED_PREDICTED]
         self._actual = self.tallies[families.CACHED_ACTUAL]
+        self._compared = self.tallies[families.PREDICTIONS]
+        self._exact = self.tallies[families.PREDICTIONS_EXACT]
+        self._token_lookups = self.tallies[families.TOKEN_LOOKUPS]
         self._entries = self.tallies[families.ACCESS_LOG_ENTRIES]
         self._scrapes = self.tallies[families.SCRAPES]
         self._missing = self.tallies[families.SCRAPE_MISSING]
@@ -116,11 +120,28 @@ class Metrics(NoObserver):
         for signal in missing:
             self._missing.counts[engine, signal] += 1
 
+    def token_lookup(self, pool: str, result: str) -> None:
+        """Count a look for the exact tokens of a request by what became of it."""
+        self._token_lookups.counts[pool, result] += 1
+
+    def kv_messages(self, result: str, skipped: Iterable[str]) -> None:
+        """Count a message with KV events by what became of it, and the events of it that had no effect."""
+        self.tallies[families.KV_MESSAGES].add((result,))
+        for reason in skipped:
+            self.tallies[families.KV_SKIPPED].add((reason,))
+
+    def kv_recovery(self, result: str) -> None:
+        """Count a gap in KV events by what became of it."""
+        self.tallies[families.KV_RECOVERIES].add((result,))
+
     def forget_endpoints(self, known: AbstractSet[str]) -> None:
         """Drop the counts of endpoints that are gone, so that churn does not pile up series."""
-        for tally in (self._prompt_tokens, self._completion_tokens, self._predicted, self._actual):
+        by_endpoint = (self._prompt_tokens, self._completion_tokens, self._predicted, self._actual)
+        for tally in (*by_endpoint, self._compared, self._exact):
             for labels in [labels for labels in tally.counts if labels[0] not in known]:
                 del tally.counts[labels]
+        for key in [key for key in self.prediction_errors if key[0] not in known]:
+            del self.prediction_errors[key]
 
     def _served(self, decision: Decision, outcome: Outcome, served: str) -> None:
         if served != decision.endpoints[0].address:
@@ -131,9 +152,21 @@ class Metrics(NoObserver):
             self._prompt_tokens.counts[endpoint] += usage.prompt_tokens
         if usage.completion_tokens:
             self._completion_tokens.counts[endpoint] += usage.completion_tokens
-        if usage.cached_tokens is not None and decision.chain_length:
-            self._actual.counts[endpoint] += usage.cached_tokens
-            self._predicted.counts[endpoint] += _hit_tokens(decision, served)
+        if usage.cached_tokens is not None and (decision.chain_length or decision.exact):
+            self._compare(decision, usage, served)
+
+    def _compare(self, decision: Decision, usage: Usage, served: str) -> None:
+        """Set predicted against true cached tokens; an endpoint that was not among those named was predicted none."""
+        cached = usage.cached_tokens or 0
+        made = decision.prediction(served) or Prediction(0, IndexMode.TEXT)
+        key = served, made.mode.value
+        self._actual.counts[key] += cached
+        self._predicted.counts[key] += made.tokens
+        self._compared.counts[key] += 1
+        self._exact.counts[key] += made.tokens == cached
+        length = usage.prompt_tokens or decision.request.prompt_tokens
+        if length > 0:
+            self.prediction_errors.setdefault(key, ErrorShare()).add(made.tokens - cached, length)
 
 
 def _histogram(histograms: dict[str, Histogram], label: str) -> Histogram:
@@ -141,10 +174,3 @@ def _histogram(histograms: dict[str, Histogram], label: str) -> Histogram:
     if found is None:
         found = histograms[label] = Histogram(families.LATENCY_BUCKETS)
     return found
-
-
-def _hit_tokens(decision: Decision, served: str) -> int:
-    if served == decision.endpoints[0].address:
-        return decision.hit_tokens
-    fallbacks = zip(decision.endpoints[1:], decision.fallback_hits, strict=False)
-    return next((hit for endpoint, hit in fallbacks if endpoint.address == served), 0)

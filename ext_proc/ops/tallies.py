@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 Labels: TypeAlias = tuple[str, ...]
 
 MAX_MODELS = 1_000
+_MEMORY = 0.99
 ABSENT = "none"
 OTHER = "other"
 
@@ -52,6 +53,26 @@ class Histogram:
     def cumulative(self) -> list[tuple[str, float]]:
         """Read the buckets as Prometheus wants them: `le` and the count of all values up to it."""
         return list(zip([*map(str, self.bounds), "+Inf"], accumulate(self.counts), strict=True))
+
+
+class ErrorShare:
+    """The errors of predictions as a share of what they were made for; older ones count less."""
+
+    __slots__ = ("_error", "_whole")
+
+    def __init__(self) -> None:
+        self._error = 0.0
+        self._whole = 0.0
+
+    def add(self, error: float, whole: float) -> None:
+        """Note the error of one prediction, and the whole of which it was to be a part (above 0)."""
+        self._error = _MEMORY * self._error + error
+        self._whole = _MEMORY * self._whole + whole
+
+    @property
+    def value(self) -> float:
+        """The share; above 0 if too much was predicted."""
+        return self._error / self._whole if self._whole else 0.0
 
 
 class ModelLabels:

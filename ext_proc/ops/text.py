@@ -10,3 +10,8 @@ def printable(text: str) -> str:
     if len(text) > MAX_CHARACTERS:
         text = f"{text[:MAX_CHARACTERS]}…"
     return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def counted(count: int, noun: str) -> str:
+    """Write a number with its noun, in the plural unless it is one: `1 line`, `2,000 lines`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

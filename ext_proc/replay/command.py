@@ -9,6 +9,7 @@ from typing import Final
 
 from ext_proc.replay.traces import FORMATS
 from ext_proc.replay.workloads import RECIPES
+from ext_proc.sim.fleet.presets import ENGINES, PRESETS, REFERENCE
 
 HELP: Final = "compare strategies on a trace or a generated workload, on simulated engines"
 
@@ -23,21 +24,29 @@ requests. Tells how soon first tokens come, how much caches save and how even lo
       --strategies least-wait,least-wait:prefill_rate=4000 --html report.html
 """
 
-EPILOG: Final = """\
+EPILOG: Final = f"""\
 Traces: Mooncake's JSON lines; Azure's CSV; JSON lines of OpenAI or Anthropic request
-bodies, plain or as {"timestamp": …, "path": …, "body": …, "output_tokens": …}; kvpicker's
+bodies, plain or as {{"timestamp": …, "path": …, "body": …, "output_tokens": …}}; kvpicker's
 own log. Plain or gzip; - is standard input. deploy/replay.md documents their fields and
 those of the JSON output.
+Workloads: conv, convL and synth are made from a trace with ids of blocks (Mooncake's);
+uniq and bursty can be made from any trace; chat and hot are made without one.
+Engines: {", ".join(PRESETS)}; their numbers come from published fits and data
+sheets, see deploy/replay.md.
+Strategies: parameters behind colons, as key=value, where the value may be JSON, or all of
+them as one JSON object; quote them from the shell:
+  --strategies 'least-wait:prefill_rate=4000,weighted:scorers={{"prefix": 3, "queue": 2}}'
+  --strategies 'session-affinity,least-wait:{{"prefill_rate": 4000}}'
+Made workloads name no sessions; a trace of bodies may (member `session`).
 Views: `observed` knows what kvpicker's own decisions and outcomes tell, `events` has the
 engines' KV events too, `oracle` the true caches and queues.
 For comparison only: gie (Gateway API inference extension, weights 3-2-2), lmetric, sglang
 (cache_aware), ttft-oracle.
 Times come from models of engines that were not checked against hardware: trust ratios.
-Exit status: 0 when it ended as asked, 1 when something failed, 2 when something you
-chose cannot be used.
+A strategy that fails is replaced by least-request for that request, and a column counts it.
+Exit status: 0 when it ended as asked, 1 when something failed, or a strategy on every
+request; 2 when something you chose cannot be used.
 """
-
-INTERRUPTED: Final = 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,7 +57,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("trace", nargs="*", type=Path, metavar="TRACE", help="what to replay")
     add("--workload", metavar="NAME", help=f"replay a workload made for it: {', '.join(RECIPES)}")
     add("--format", choices=sorted(FORMATS), help="format of the trace (found out from its content)")
-    add("--engines", default="8", metavar="N[:PRESET],…", help="simulated engines (8:h100-8b)")
+    add(
+        "--engines",
+        default=str(ENGINES),
+        metavar="N[:PRESET],…",
+        help=f"simulated engines ({ENGINES}:{REFERENCE.name})",
+    )
     add("--kv-tokens", type=_count, metavar="N", help="KV memory of every engine, tokens (the preset's)")
     add(
         "--load",
@@ -57,11 +71,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="of a workload: share of what the engines bear (0.8); of a trace: factor on its speed (1.0)",
     )
     add("--rate", type=_positive, metavar="R", help="requests a second over all engines, in place of --load")
-    add("--requests", type=_count, metavar="N", help="how many, from the beginning (a trace: all)")
+    add("--requests", type=_count, metavar="N", help="about how many, from the beginning (a trace: all)")
     add(
         "--strategies",
         default="least-wait,least-request,round-robin",
-        metavar="NAME[:KEY=VALUE]…,…",
+        metavar="NAME[:KEY=VALUE…|:JSON],…",
         help="who is compared (%(default)s)",
     )
     add("--view", default="observed", metavar="VIEW,…", help="observed, events or oracle; several by comma (observed)")
@@ -90,12 +104,9 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay and report; returns the exit status."""
-    try:
-        from ext_proc.replay import replay  # noqa: PLC0415  slow to import; other commands do without
+    from ext_proc.replay import replay  # noqa: PLC0415  slow to import; other commands do without
 
-        return replay.run(arguments)
-    except KeyboardInterrupt:
-        return INTERRUPTED
+    return replay.run(arguments)
 
 
 def _positive(text: str) -> float:

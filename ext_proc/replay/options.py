@@ -15,12 +15,10 @@ from ext_proc.core.errors import ConfigError
 from ext_proc.replay.contestants import Contestant, contestants
 from ext_proc.replay.workloads import RECIPES, Recipe
 from ext_proc.sim.fleet.conditions import Conditions
-from ext_proc.sim.fleet.presets import PRESETS, EnginePreset
+from ext_proc.sim.fleet.presets import PRESETS, REFERENCE, EnginePreset
 from ext_proc.sim.fleet.results import Slo
 
 MOST_ENGINES: Final = 1000
-REFERENCE: Final = PRESETS["h100-8b"]
-"""The preset that the rates of the named workloads are meant for."""
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,6 +74,8 @@ def read_options(arguments: argparse.Namespace) -> Options:
     traces = tuple(arguments.trace)
     if recipe is None and not traces:
         raise ConfigError(f"name a trace, or a workload with --workload ({', '.join(RECIPES)})", path="TRACE")
+    if recipe is not None and traces and not recipe.takes_trace:
+        raise ConfigError(f"`{recipe.name}` is made without a trace; leave out TRACE or --workload", path="TRACE")
     if len(traces) > 1 and (recipe is None or recipe.name != "uniq"):
         raise ConfigError("several traces go with --workload uniq only, which takes lengths from them", path="TRACE")
     engines = _engines(arguments.engines)

@@ -9,7 +9,7 @@ from typing import Final
 from ext_proc.ops.text import printable
 from ext_proc.replay.plots import COLOURS, Line, linear, logarithmic, plot
 from ext_proc.replay.results import BINS, Report, Series
-from ext_proc.replay.table import COLUMNS, cells, heading, legend
+from ext_proc.replay.table import cells, columns, failures, heading, legend
 
 _LIGHT: Final = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#8a6d00", "#56b4e9", "#6a3d9a", "#555555")
 _DARK: Final = ("#56b4e9", "#ff9e5e", "#2fd3a4", "#f0a6cf", "#f0e442", "#9fd8ff", "#c3a5f5", "#bbbbbb")
@@ -51,6 +51,7 @@ def render(report: Report, series: Sequence[Series]) -> str:
         f"<title>kvpicker replay: {_text(report.workload.name)}</title><style>{_style()}</style></head><body>",
         f"<h1>{escape(heading(report))}</h1>",
         _table(report),
+        *(f"<p><strong>{escape(failure)}</strong></p>" for failure in failures(report)),
         *(f'<p class="faint">{escape(note)}</p>' for note in (legend(report), *report.workload.notes)),
         *_plots(report, series),
         f'<p class="faint">{escape(_foot(report))}</p>',
@@ -71,10 +72,10 @@ def _style() -> str:
 
 
 def _table(report: Report) -> str:
-    heads = "".join(f"<th>{escape(column).replace(chr(10), '<br/>')}</th>" for column in COLUMNS)
+    heads = "".join(f"<th>{escape(column).replace(chr(10), '<br/>')}</th>" for column in columns(report))
     body = []
     for number, row in enumerate(report.strategies):
-        first, *others = cells(row)
+        first, *others = cells(report, row)
         key = f'<span class="key key{number % COLOURS}"></span>'
         body.append(f"<tr><td>{key}{escape(first)}</td>" + "".join(f"<td>{cell}</td>" for cell in others) + "</tr>")
     rows = "\n".join(body)

@@ -6,9 +6,8 @@ import argparse
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib.metadata import version
-from pathlib import Path
 from statistics import fmean
 from typing import Final
 
@@ -17,6 +16,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from ext_proc.core.errors import ConfigError
+from ext_proc.ops.text import counted, printable
+from ext_proc.ops.whole_file import whole_file
 from ext_proc.replay import page, shaping, table, workloads
 from ext_proc.replay.options import Options, read_options
 from ext_proc.replay.results import Engines, Replayed, Report, Run, rows
@@ -35,8 +36,11 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: something the user chose cannot be used.
     """
     options = read_options(arguments)
-    if options.html is not None:
-        _write(options.html, "")
+    with whole_file(options.html, options.traces, "--html") as write_page:
+        return _replay(options, write_page)
+
+
+def _replay(options: Options, write_page: Callable[[str], None]) -> int:
     stream = sys.stderr if options.json else sys.stdout
     width = None if stream.isatty() else _PLAIN_WIDTH
     console = Console(file=stream, width=width, highlight=False, markup=False, emoji=False)
@@ -56,8 +60,22 @@ def run(arguments: argparse.Namespace) -> int:
     if options.json:
         sys.stdout.write(msgspec.json.encode(report).decode() + os.linesep)
     if options.html is not None:
-        _write(options.html, page.render(report, [own[0].series for own in runs]))
-    return 0
+        write_page(page.render(report, [own[0].series for own in runs]))
+    return _told_failures(options, report, runs)
+
+
+def _told_failures(options: Options, report: Report, runs: Sequence[Sequence[Run]]) -> int:
+    """Warn of strategies that failed; one that did nothing else makes the whole a failure."""
+    for failure in table.failures(report):
+        sys.stderr.write(f"kvpicker: warning: {failure}\n")
+    vain = [
+        contestant
+        for contestant, own in zip(options.contestants, runs, strict=True)
+        if all(run.has_only_failed for run in own)
+    ]
+    for contestant in vain:
+        sys.stderr.write(f"kvpicker: {printable(contestant.label)} failed on every request: its numbers mean nothing\n")
+    return FAULT if vain else 0
 
 
 def _limit(options: Options) -> int | None:
@@ -78,8 +96,11 @@ def _workload(options: Options, traces: tuple[Trace, ...], seed: int) -> Workloa
 
 def _run(options: Options, made: Sequence[Workload]) -> list[list[Run]]:
     """Return for each contestant its runs, in the order of the seeds."""
+    # Users of made workloads name no conversations; of a trace we know whether they did.
+    are_named = options.recipe is None and any(request.session for request in made[0].requests)
+    conditions = msgspec.structs.replace(options.conditions, sessions=are_named)
     jobs = [
-        Job(workload, options.engines, contestant, seed, options.slo, options.warm_up, options.conditions)
+        Job(workload, options.engines, contestant, seed, options.slo, options.warm_up, conditions)
         for contestant in options.contestants
         for workload, seed in zip(made, options.seeds, strict=True)
     ]
@@ -100,7 +121,7 @@ def _replayed(made: tuple[Workload, int], traces: Sequence[Trace]) -> Replayed:
     requests = workload.requests
     notes = [note for trace in traces for note in (trace.note, _about_unusable(trace)) if note]
     if too_long:
-        notes.append(f"{too_long} requests were left out: an engine's memory cannot hold them")
+        notes.append(f"left out since an engine's memory cannot hold them: {counted(too_long, 'request')}")
     return Replayed(
         name=workload.name,
         format=traces[0].format if traces else "",
@@ -123,7 +144,8 @@ def _rate(requests: Sequence[SimRequest]) -> float:
 
 
 def _about_unusable(trace: Trace) -> str:
-    return f"{trace.unusable} lines could not be used; the first: {trace.first_unusable}" if trace.unusable else ""
+    count, first = trace.unusable, trace.first_unusable
+    return f"{counted(count, 'line')} could not be used; the first: {first}" if count else ""
 
 
 def _report(options: Options, replayed: Replayed, runs: Sequence[Sequence[Run]]) -> Report:
@@ -137,11 +159,3 @@ def _report(options: Options, replayed: Replayed, runs: Sequence[Sequence[Run]])
         slo=options.slo,
         strategies=rows(options.contestants, runs),
     )
-
-
-def _write(path: Path, text: str) -> None:
-    """Write the page; an empty one first, since a place that cannot be written is better known before the runs."""
-    try:
-        path.write_text(text, "utf-8")
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be written: {error.strerror}", path="--html") from error

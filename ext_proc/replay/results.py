@@ -41,11 +41,15 @@ class Run(msgspec.Struct, frozen=True):
         seed: of the workload and of everything random.
         numbers: what it is judged by.
         series: for plots.
+        failure: what went wrong when the strategy failed for the first time; empty if it never did.
+        has_only_failed: True if the strategy failed on every request, so that the numbers are not its own.
     """
 
     seed: int
     numbers: Numbers
     series: Series
+    failure: str = ""
+    has_only_failed: bool = False
 
 
 class Numbers(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,6 +66,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
         goodput: share of the requests that met the service level.
         balance: coefficient of variation, over the engines, of the prompt tokens they had to compute; 0 is even.
         preemptions: how often an engine took a request's memory away.
+        strategy_failures: how often the strategy failed, so that least-request decided; while warming up, too.
     """
 
     requests: float
@@ -74,6 +79,7 @@ class Numbers(msgspec.Struct, frozen=True, kw_only=True):
     goodput: float
     balance: float
     preemptions: float
+    strategy_failures: float
 
 
 class SeedNumbers(Numbers, frozen=True, kw_only=True):
@@ -98,6 +104,7 @@ class Row(Numbers, frozen=True, kw_only=True):
         ttft_mean_most_s: the largest.
         ttft_to_first: mean over the seeds of its mean TTFT over that of the first contestant.
         ttft_to_best: the same, over that of the contestant with the smallest mean TTFT.
+        failure: what went wrong when the strategy failed for the first time; empty if it never did.
         runs: the numbers of each seed.
     """
 
@@ -109,6 +116,7 @@ class Row(Numbers, frozen=True, kw_only=True):
     ttft_mean_most_s: float
     ttft_to_first: float
     ttft_to_best: float
+    failure: str
     runs: tuple[SeedNumbers, ...]
 
 
@@ -176,12 +184,21 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     strategies: tuple[Row, ...]
 
 
-def run_of(result: Result, seed: int, slo: Slo, warm_up: float) -> Run:
-    """Sum up one run; requests that arrived while it warmed up are shown in plots, and do not count in numbers."""
+def run_of(result: Result, seed: int, slo: Slo, warm_up: float, failures: tuple[int, str] = (0, "")) -> Run:
+    """Sum up one run; requests that arrived while it warmed up are shown in plots, and do not count in numbers.
+
+    Args:
+        result: the run.
+        seed: of the run.
+        slo: when a request counts as served well.
+        warm_up: share of the time of arrivals that does not count.
+        failures: how often the strategy failed, and what it was the first time.
+    """
     end = max((record.arrived for record in result.records), default=0.0)
     counted = tuple(record for record in result.records if record.arrived >= end * warm_up)
     summary = msgspec.structs.replace(result, records=counted).summary(slo)
-    return Run(seed, _numbers(summary), _series(result, counted))
+    count, first = failures
+    return Run(seed, _numbers(summary, count), _series(result, counted), first, 0 < len(result.records) <= count)
 
 
 def rows(contestants: Sequence[Contestant], runs: Sequence[Sequence[Run]]) -> tuple[Row, ...]:
@@ -203,6 +220,7 @@ def rows(contestants: Sequence[Contestant], runs: Sequence[Sequence[Run]]) -> tu
             ttft_mean_most_s=max(wait),
             ttft_to_first=_ratio(wait, waits[0]),
             ttft_to_best=_ratio(wait, best),
+            failure=next((run.failure for run in own if run.failure), ""),
             runs=tuple(SeedNumbers(seed=run.seed, **msgspec.structs.asdict(run.numbers)) for run in own),
             **_means([run.numbers for run in own]),
         )
@@ -210,7 +228,7 @@ def rows(contestants: Sequence[Contestant], runs: Sequence[Sequence[Run]]) -> tu
     )
 
 
-def _numbers(summary: Summary) -> Numbers:
+def _numbers(summary: Summary, failures: int) -> Numbers:
     return Numbers(
         requests=summary.requests,
         ttft_mean_s=_rounded(summary.ttft_mean),
@@ -222,6 +240,7 @@ def _numbers(summary: Summary) -> Numbers:
         goodput=_rounded(summary.goodput),
         balance=_rounded(summary.balance),
         preemptions=summary.preemptions,
+        strategy_failures=failures,
     )
 
 

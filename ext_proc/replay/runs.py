@@ -16,7 +16,7 @@ import msgspec
 from ext_proc.core.errors import KvpickerError
 from ext_proc.replay.contestants import Contestant
 from ext_proc.replay.results import Run, run_of
-from ext_proc.replay.wiring import wire
+from ext_proc.replay.wiring import Failures, wire
 from ext_proc.sim.fleet.conditions import Conditions
 from ext_proc.sim.fleet.presets import EnginePreset
 from ext_proc.sim.fleet.results import Slo
@@ -68,10 +68,10 @@ def run(job: Job, progress: Callable[[int], None] = lambda _: None) -> Run:
             told = ended
 
     conditions = msgspec.structs.replace(job.conditions, view=job.contestant.view)
-    simulation = Simulation(
-        job.workload, job.engines, partial(wire, job.contestant), conditions, seed=job.seed, progress=tell
-    )
-    return run_of(simulation.run(), job.seed, job.slo, job.warm_up)
+    failures = Failures()
+    wiring = partial(wire, job.contestant, observer=failures)
+    simulation = Simulation(job.workload, job.engines, wiring, conditions, seed=job.seed, progress=tell)
+    return run_of(simulation.run(), job.seed, job.slo, job.warm_up, (failures.count, failures.first))
 
 
 def run_all(jobs: Sequence[Job], processes: int, progress: Callable[[int], None]) -> list[Run]:

@@ -9,8 +9,9 @@ from ext_proc.assembly import Core, build_core
 from ext_proc.config import Config
 from ext_proc.config.settings import PoolConfig
 from ext_proc.core import rates
-from ext_proc.core.observer import NoObserver
+from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.resident_index import ResidentIndex
+from ext_proc.ops.text import printable
 from ext_proc.replay.contestants import Contestant
 from ext_proc.sim.fleet.conditions import View
 from ext_proc.sim.fleet.kvpickers import POOL, Parts, Scrape, Site
@@ -19,8 +20,31 @@ from ext_proc.sim.fleet.oracle import OracleIndex, OracleLedger
 Scraped: TypeAlias = Callable[[int, Scrape, float], None]
 
 
-def wire(contestant: Contestant, site: Site) -> Parts:
+class Failures(NoObserver):
+    """Counts how often a strategy failed, so that another decided in its place.
+
+    Attributes:
+        count: how often.
+        first: what it was the first time; empty if it never failed.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first = ""
+
+    def strategy_failed(self, strategy: str, error: BaseException) -> None:  # noqa: ARG002  there is but one
+        """Count it."""
+        self.count += 1
+        self.first = self.first or printable(f"{type(error).__name__}: {error}")
+
+
+def wire(contestant: Contestant, site: Site, observer: Observer | None = None) -> Parts:
     """Make one kvpicker whose pool has the contestant's strategy.
+
+    Args:
+        contestant: the strategy and its view.
+        site: what the kvpicker is made from.
+        observer: hears what happens; None for nobody.
 
     Raises:
         ConfigError: the strategy cannot be made.
@@ -30,7 +54,7 @@ def wire(contestant: Contestant, site: Site) -> Parts:
     resident = ResidentIndex() if contestant.view is View.EVENTS else None
     core = build_core(
         config,
-        NoObserver(),
+        observer or NoObserver(),
         hasher=site.hasher,
         ledger=OracleLedger(site.engines, site.clock) if knows_all else None,
         index=OracleIndex(site.engines) if knows_all else None,

@@ -12,6 +12,7 @@ import msgspec
 from ext_proc.core.errors import ConfigError
 from ext_proc.replay import generators, shaping
 from ext_proc.replay.lines import COARSE_BLOCK
+from ext_proc.replay.token_traces import Mooncake
 from ext_proc.replay.traces import Trace
 from ext_proc.sim.workload import SimRequest, Workload
 
@@ -45,7 +46,8 @@ class Recipe(msgspec.Struct, frozen=True):
             that knows everything keeps 85 % of the requests within the service level.
         count: how many requests by default.
         make: makes its requests; gives them with the tokens of a block.
-        needs: which trace it is made from; empty if it needs none.
+        needs: which trace, with ids of blocks, it is made from; empty if it needs none.
+        takes_trace: True if it can be made from a trace.
         kv_factor: engines have that many times their KV memory.
         trace_rate: the same as `rate`, where it is made from a trace though it need not be; 0 if there is no other.
     """
@@ -56,6 +58,7 @@ class Recipe(msgspec.Struct, frozen=True):
     count: int
     make: Callable[[Order, Random], tuple[int, Sequence[SimRequest]]]
     needs: str = ""
+    takes_trace: bool = True
     kv_factor: int = 1
     trace_rate: float = 0.0
 
@@ -70,9 +73,11 @@ def make(recipe: Recipe, order: Order) -> Workload:
     Raises:
         ConfigError: it is made from a trace, and there is none or the wrong kind.
     """
-    if recipe.needs and not order.traces:
+    if recipe.needs and not any(trace.format == Mooncake.name for trace in order.traces):
+        found = f", and {order.traces[0].name} is of the format {order.traces[0].format}" if order.traces else ""
         raise ConfigError(
-            f"`{recipe.name}` is made from {recipe.needs}: kvpicker replay FILE --workload {recipe.name}",
+            f"`{recipe.name}` is made from {recipe.needs}, or another with ids of blocks{found}: "
+            f"kvpicker replay FILE --workload {recipe.name}",
             path="--workload",
         )
     block_tokens, requests = recipe.make(order, Random(f"{recipe.name} {order.seed}"))  # noqa: S311  reproducible
@@ -156,12 +161,12 @@ _SYNTHETIC: Final = "Mooncake's synthetic trace (synthetic_trace.jsonl)"
 RECIPES: Final[Mapping[str, Recipe]] = {
     recipe.name: recipe
     for recipe in (
-        Recipe("chat", "sessions of 5 turns, 4 shared system prompts", 9.8, 24_000, _chat),
-        Recipe("hot", "8 hot prefixes of 6,144 tokens, 200 tokens of its own", 16.0, 8_000, _hot),
+        Recipe("chat", "sessions of 5 turns, 4 shared system prompts", 9.8, 24_000, _chat, takes_trace=False),
+        Recipe("hot", "8 hot prefixes of 6,144 tokens, 200 tokens of its own", 16.0, 8_000, _hot, takes_trace=False),
         Recipe("uniq", "prompts that share nothing", 17.0, 8_000, _uniq),
         Recipe("bursty", "8 s at 2.6 times the rate, 22 s at 0.42 times", 12.75, 4_000, _bursty, trace_rate=0.75),
         Recipe("conv", "long conversations", 1.0, 4_000, _windows, _CONVERSATION),
-        Recipe("convL", "long conversations, 4 times the KV memory", 1.25, 4_000, _windows, _CONVERSATION, 4),
+        Recipe("convL", "long conversations, 4 times the KV memory", 1.25, 4_000, _windows, _CONVERSATION, kv_factor=4),
         Recipe("synth", "long conversations that share more", 1.0, 3_000, _windows, _SYNTHETIC),
     )
 }

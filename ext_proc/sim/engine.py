@@ -18,7 +18,7 @@ from ext_proc.sim.admin import Admin
 from ext_proc.sim.driver import Driver
 from ext_proc.sim.faults import FaultBook
 from ext_proc.sim.metrics_page import MetricsPage
-from ext_proc.sim.options import DEFAULT_MODEL, EngineOptions
+from ext_proc.sim.options import DEFAULT_MODEL, FEATURES, EngineOptions
 from ext_proc.sim.request_log import RequestLog
 from ext_proc.sim.scheduler import PRESETS, Scheduler
 from ext_proc.sim.server import EngineServer
@@ -115,6 +115,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--retry-after", type=float, help="seconds for the Retry-After header of that 503 (none)")
     add("--max-model-len", type=_positive, help="longest prompt with its answer in tokens (131072)")
     add("--record", type=int, default=defaults.record, help="received requests it remembers (%(default)s)")
+    add("--without", action="append", choices=FEATURES, default=[], help="a feature it lacks, repeatable")
     add("--name", default="", help="what it calls itself in the x-sim-engine header (its address)")
 
 
@@ -134,6 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
         retry_after=arguments.retry_after,
         max_model_len=arguments.max_model_len,
         record=arguments.record,
+        without=frozenset(arguments.without),
     )
     try:
         asyncio.run(_serve(options))

@@ -9,6 +9,8 @@ from ext_proc.sim.scheduler import PRESETS, Limits
 
 DEFAULT_MODEL = "sim-model"
 DEFAULT_CONTEXT = 131_072
+FEATURES = ("metrics", "models", "tokenize", "usage-details")
+"""What engines have or not, by version and by how they were started."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +31,7 @@ class EngineOptions:
         retry_after: seconds for the Retry-After header of that 503; None sends none.
         max_model_len: longest prompt with its answer in tokens; None takes 131,072, or the KV memory if less.
         record: how many received requests `/sim/requests` remembers.
+        without: features that it lacks, of `FEATURES`.
         seed: of the generator that decides which requests a fault with a probability hits.
     """
 
@@ -45,6 +48,7 @@ class EngineOptions:
     retry_after: float | None = None
     max_model_len: int | None = None
     record: int = 1024
+    without: frozenset[str] = frozenset()
     seed: int = 0
 
     @property

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from ext_proc.sim.fleet import presets
 from ext_proc.sim.prefix_cache import Holding, PrefixCache
 
 
@@ -36,12 +37,19 @@ class Preset:
     token_budget: int
 
 
-# From published fits and rooflines, not from hardware of ours: trust the ratios, not the seconds.
 PRESETS: Final[Mapping[str, Preset]] = {
-    "h100-8b": Preset(5.8e-3, 27e-6, 1.3e-9, 40e-6, 50e-9, 450_000, 8192),
-    "a100-70b": Preset(25e-3, 200e-6, 5.2e-9, 100e-6, 60e-9, 400_000, 2048),
-    "l40s-8b": Preset(21e-3, 110e-6, 4.0e-9, 60e-6, 170e-9, 180_000, 2048),
+    known.name: Preset(
+        a=known.step_s,
+        b=known.prefill_s,
+        e=known.attention_s,
+        c=known.decode_s,
+        d=known.context_s,
+        kv_tokens=known.kv_tokens,
+        token_budget=known.step_tokens,
+    )
+    for known in presets.PRESETS.values()
 }
+"""Presets by name: those of simulated fleets."""
 
 
 @dataclass(frozen=True, slots=True)

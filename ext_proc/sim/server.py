@@ -51,6 +51,7 @@ class EngineServer:
         self.name = options.name
         self.busy: set[web.RequestHandler] = set()
         self._started = int(time.time())
+        self._put_usage = _put_bare_usage if "usage-details" in options.without else put_usage
 
     async def __call__(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one request.
@@ -79,6 +80,8 @@ class EngineServer:
             return self._error(path, error)
 
     async def _dispatch(self, request: web.BaseRequest, path: str, raw: bytes) -> web.StreamResponse:
+        if _FEATURES.get(path) in self.options.without:
+            return self._json({"detail": "Not Found"}, 404)
         inference = path in SHAPES or path in _POOLING
         faults = self.admin.faults.draw(path, request.headers.get("x-sim-fault"), inference=inference)
         await self._strike(request, faults)
@@ -121,7 +124,7 @@ class EngineServer:
             context_id,
             int(time.time()),
             data["model"],
-            put_usage=functools.partial(_put_odd_usage, faults.usage) if faults.usage else put_usage,
+            put_usage=functools.partial(_put_odd_usage, faults.usage) if faults.usage else self._put_usage,
             include_usage=ask.include_usage,
             continuous_usage=ask.continuous_usage,
             batch=ask.batch,
@@ -260,6 +263,12 @@ def _put_odd_usage(kind: str, document: Document, usage: Document) -> Document:
     return document
 
 
+def _put_bare_usage(document: Document, usage: Document) -> Document:
+    """Put the usage of a vLLM without `--enable-prompt-tokens-details`."""
+    return put_usage(document, usage | {"prompt_tokens_details": None} if "prompt_tokens" in usage else usage)
+
+
+_FEATURES: Final[Mapping[str, str]] = {"/metrics": "metrics", "/v1/models": "models", "/tokenize": "tokenize"}
 _GET: Final = frozenset({"GET", "HEAD"})
 _ANY: Final = frozenset({"GET", "HEAD", "POST"})
 _LOOKUPS: Final[Mapping[str, tuple[frozenset[str], Callable[[EngineServer], web.Response]]]] = {

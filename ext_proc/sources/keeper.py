@@ -17,9 +17,7 @@ class EndpointKeeper:
 
     Args:
         registry: learns which endpoints there are.
-        ledger: counts per endpoint.
-        index: remembers per endpoint.
-        health: judges per endpoint.
+        follow: gives state to endpoints that came and takes it from those that went.
         eds: Envoy's endpoints file; None writes none.
         on_change: hears each change after it took effect.
         on_source: hears a pool's name, or "eds", and what cannot be read or written; None once it can.

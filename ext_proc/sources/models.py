@@ -46,10 +46,12 @@ class Listing(msgspec.Struct, frozen=True):
     Attributes:
         models: every name it accepts.
         secondary: those that are adapters, or further names of another one.
+        adapters: those that are adapters.
     """
 
     models: frozenset[str]
     secondary: frozenset[str]
+    adapters: frozenset[str] = frozenset()
 
 
 def read_listing(body: bytes) -> Listing:
@@ -68,16 +70,19 @@ def read_listing(body: bytes) -> Listing:
         raise ListingError("not_a_list")
     models: set[str] = set()
     secondary: set[str] = set()
+    adapters: set[str] = set()
     roots: dict[str, str] = {}
     for name, root, is_adapter in map(_entry, entries):
         if not name:
             continue
         models.add(name)
+        if is_adapter:
+            adapters.add(name)
         if is_adapter or roots.setdefault(root, name) != name:
             secondary.add(name)
     if not models:
         raise ListingError("no_models")
-    return Listing(frozenset(models), frozenset(secondary))
+    return Listing(frozenset(models), frozenset(secondary), frozenset(adapters))
 
 
 async def fetch_listing(session: aiohttp.ClientSession, address: str, *, timeout_s: float = TIMEOUT_S) -> Listing:

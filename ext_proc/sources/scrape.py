@@ -162,7 +162,9 @@ class Scraper:
     def _wanted(self, snapshot: Snapshot) -> dict[int, tuple[Endpoint, MetricsSource]]:
         if not self._settings.enabled:
             return {}
-        found = ((endpoint, _source(endpoint, self._pools.get(endpoint.pool))) for endpoint in snapshot.endpoints)
+        found = (
+            (endpoint, metrics_source(endpoint, self._pools.get(endpoint.pool))) for endpoint in snapshot.endpoints
+        )
         return {endpoint.generation: (endpoint, source) for endpoint, source in found if source.engine != NO_METRICS}
 
     async def _keep_reading(self, session: aiohttp.ClientSession, watch: _Watch) -> None:
@@ -240,7 +242,7 @@ class _Watch:
         self.problem = ""
         self.failures = 0
         self.busy_at = self.heard_at = time.monotonic()
-        self.url = self._first = _url(endpoint.address, source, source.path or _PATHS.get(source.engine, _PATH))
+        self.url = self._first = metrics_url(endpoint.address, source, source.path)
 
     def try_elsewhere(self, reason: str) -> None:
         """After a failure that says that there is no page, look at the other usual path the next time."""
@@ -255,7 +257,7 @@ def _next_turn(at: float) -> float:
     return math.ceil(at / TURN_S) * TURN_S
 
 
-def _source(endpoint: Endpoint, pool: PoolConfig | None) -> MetricsSource:
+def metrics_source(endpoint: Endpoint, pool: PoolConfig | None) -> MetricsSource:
     """Join what is configured for an endpoint with what is configured for its pool."""
     own = endpoint.metrics
     if pool is None:
@@ -267,6 +269,8 @@ def _source(endpoint: Endpoint, pool: PoolConfig | None) -> MetricsSource:
     )
 
 
-def _url(address: str, source: MetricsSource, path: str) -> URL:
+def metrics_url(address: str, source: MetricsSource, path: str | None = None) -> URL:
+    """Return where an endpoint's page of metrics is, as far as that is known before it was looked for."""
+    path = path or _PATHS.get(source.engine, _PATH)
     host, _, port = address.rpartition(":")
     return URL(f"http://{host}:{source.port or _PORTS.get(source.engine, port)}{path}")

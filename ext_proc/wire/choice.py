@@ -15,7 +15,7 @@ from ext_proc.wire.grpc_aio import AioTransport
 from ext_proc.wire.grpc_queue import QueueTransport, missing
 from ext_proc.wire.transport import Method, Reply, Transport
 
-CHECK_S: Final = 2.0
+CHECK_S: Final = 10.0
 """Seconds that the check of the completion queue may take."""
 
 _PIECES: Final = (b"first", b"last")

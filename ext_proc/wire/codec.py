@@ -10,7 +10,7 @@ from google.protobuf.struct_pb2 import Struct
 
 from ext_proc.core.addresses import canonical
 from ext_proc.core.error_bodies import error_body
-from ext_proc.core.exchange import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
+from ext_proc.core.exchange_messages import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Decision
 from ext_proc.core.names import (
     ASKER,

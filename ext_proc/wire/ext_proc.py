@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 import grpc
 from google.protobuf.message import DecodeError
 
-from ext_proc.core.exchange import Continue, Exchange, Ignore, Refuse, State
+from ext_proc.core.exchange import Exchange, State
+from ext_proc.core.exchange_messages import Abort, Action, Continue, Ignore, Refuse, Wait
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
 from ext_proc.wire.codec import Encoder, decode, encode_refusal
@@ -26,8 +27,8 @@ class ExtProcSession:
         self._encoder = encoder
         self._observer = observer
 
-    def receive(self, message: bytes) -> Reply:
-        """Answer one ProcessingRequest."""
+    def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
+        """Answer one ProcessingRequest; one whose prompt is looked up elsewhere is answered after that."""
         try:
             event = decode(message)
         except DecodeError as error:
@@ -36,6 +37,12 @@ class ExtProcSession:
         if event is None:
             return _NOTHING
         action = self._exchange.receive(event)
+        return self._resume(action) if isinstance(action, Wait) else self._reply(action)
+
+    async def _resume(self, wait: Wait) -> Reply:
+        return self._reply(self._exchange.resume(await wait.found))
+
+    def _reply(self, action: Action) -> Reply:
         if isinstance(action, Continue):
             # Only the time is still waited for; without us Envoy passes the answer all the same.
             optional = self._exchange.state is State.AWAIT_TOKEN
@@ -44,7 +51,9 @@ class ExtProcSession:
             return _NOTHING
         if isinstance(action, Refuse):
             return Reply(encode_refusal(action), True)
-        return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, action.message)
+        if isinstance(action, Abort):
+            return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, action.message)
+        raise TypeError(f"no answer to {type(action).__name__}")
 
     def close(self, *, delivered: bool) -> Reply:
         """End the exchange."""

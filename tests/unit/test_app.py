@@ -23,6 +23,7 @@ from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Ending
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.sim.engine import EngineOptions, SimEngine
+from tests.unit.sources.publishing import Publisher
 from tests.unit.wire.picking import body_message, headers_message
 from tests.waiting import until
 
@@ -205,6 +206,33 @@ async def test_an_engines_metrics_reach_the_pages_and_the_index(tmp_path: Path) 
             assert service._core.signals.age(endpoint.slot, 0.0) is None
             running.write(CONFIG.format(strategy="random") + "scrape: {enabled: false}\n")
             await until(lambda: not service._scraper._watches)
+
+
+async def test_what_an_engine_reports_reaches_the_index_and_the_pages(tmp_path: Path) -> None:
+    """KV events are listened to from the start, shown, and given up with a reload."""
+    async with Publisher() as publisher:
+        await publisher.publish(["BlockStored", [1, 2], None, [7] * 32, 16])
+        running = Running(tmp_path / "kvpicker.yaml")
+        ports = f"kv_events: {{port: {publisher.port}, replay_port: {publisher.replay_port}}}"
+        running.write(CONFIG.format(strategy="random").replace(', "127.0.0.1:2"', "") + f"    {ports}\n")
+        running.service = Service(load(running.path), running.path, running.output)
+        async with running.service as service:
+            (endpoint,) = service._core.registry.snapshot.endpoints
+
+            async def is_heard() -> bool:
+                await publisher.publish("AllBlocksCleared", ["BlockStored", [3], None, [9] * 16, 16])
+                return service._core.resident.blocks(endpoint.slot) == 1
+
+            await until(is_heard)
+            page = await running.page("/metrics")
+            labels = f'{{endpoint="{endpoint.address}",pool="main"}}'
+            assert f"kvpicker_endpoint_resident_blocks{labels} 1.0" in page
+            assert f"kvpicker_kv_events_silent_seconds{labels}" in page
+            assert 'kvpicker_kv_event_messages_total{result="replayed"}' in page
+            assert 'kvpicker_degraded{reason="kv_events"} 0.0' in page
+            running.write(CONFIG.format(strategy="random").replace(', "127.0.0.1:2"', ""))
+            await until(lambda: endpoint.slot not in service._core.resident)
+            assert "kvpicker_kv_events_silent_seconds{" not in await running.page("/metrics")
 
 
 async def test_a_token_comes_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ async def outage(folder: Path, mode: Any) -> AsyncIterator[tuple[Outage, str]]:
     """Run engines, Envoy and a kvpicker that may die."""
     async with contextlib.AsyncExitStack() as exits:
         engines = [
-            await exits.enter_async_context(SimEngine(EngineOptions(preset="a100-70b", speed=1, models=(MODEL,))))
+            await exits.enter_async_context(SimEngine(EngineOptions(preset="a100-70b-tp4", speed=1, models=(MODEL,))))
             for _ in range(3)
         ]
         running = Outage(folder)

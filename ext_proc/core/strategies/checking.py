@@ -26,8 +26,11 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
             raise StrategyError(f"a strategy must give one number for each of {candidates} candidates")
     prefills = ranking.prefills
     others = sum(ranking.queues) + sum(ranking.works) + sum(ranking.memories)
-    if not isfinite(sum(costs) + sum(prefills) + others):
+    total = sum(costs)
+    if not isfinite(total + sum(prefills) + others):
         raise StrategyError("a strategy must give finite numbers")
+    if type(total) is not float:  # numbers of another kind cannot be written as JSON
+        ranking.costs = costs = [float(cost) for cost in costs]
     if prefills and min(prefills) < 0:
         raise StrategyError("a strategy must not give negative prefill times")
     if ranking.out:

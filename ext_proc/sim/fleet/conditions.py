@@ -55,6 +55,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
         scrape_jitter: share of the interval by which each one varies, either way.
         kv_factor: stated KV capacity over the true one; None states none.
         rate_factor: stated prefill rate over the true one; None states none.
+        sessions: True if clients name their conversations, by which kvpicker breaks ties.
         token_noise: standard deviation of the estimated prompt tokens, as a share of the true ones.
         kvpickers: how many share the traffic at random, each knowing only its own.
         retry_s: seconds until a client asks again that was refused by all engines it was sent to.
@@ -70,6 +71,7 @@ class Conditions(msgspec.Struct, frozen=True, kw_only=True):
     scrape_jitter: float = 0.1
     kv_factor: float | None = 1.0
     rate_factor: float | None = None
+    sessions: bool = False
     token_noise: float = 0.0
     kvpickers: int = 1
     retry_s: float = 1.0

@@ -35,7 +35,7 @@ class OracleIndex(ObservedIndex):
     def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
         """Forget nothing."""
 
-    def correct(self, slot: int, predicted: float, actual: float, length: float) -> None:
+    def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
         """Correct nothing."""
 
 

@@ -130,3 +130,9 @@ PRESETS = {
     )
 }
 """Presets by name."""
+
+REFERENCE = PRESETS["h100-8b"]
+"""What commands assume where nobody says, and what the rates of the named workloads are meant for."""
+
+ENGINES = 8
+"""How many of them."""

@@ -155,7 +155,7 @@ class Simulation:
             prompt=packed(request.blocks),
             prompt_tokens=max(round(request.prompt_tokens * factor), 1),
             stream=True,
-            session=request.session,
+            session=request.session if self._conditions.sessions else "",
         )
 
     def _at(self, time: float, action: Callable[..., None], *arguments: Any) -> None:
@@ -219,7 +219,7 @@ class Simulation:
         host.ttft_sum += now - flight.decision.decided_at
         host.ttft_count += 1
         if self._conditions.first_token:
-            self._kvpickers[flight.kvpicker].feedback.first_token(flight.decision.id, now)
+            self._kvpickers[flight.kvpicker].feedback.first_token(flight.decision.id, now, host.address)
 
     def _finish(self, sequence: EngineSequence) -> None:
         position, request, now = sequence.position, sequence.request, self._clock.now

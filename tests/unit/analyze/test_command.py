@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
+import signal
+import sys
 import xml.etree.ElementTree as ET
+from asyncio.subprocess import PIPE
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,7 @@ import msgspec
 import pytest
 
 from ext_proc.analyze import reference
-from ext_proc.analyze.report import Report
+from ext_proc.analyze.report import WHOLE_BLOCKS, Report
 from ext_proc.cli import main
 from tests.unit.analyze.bodies import RULES, TOOLS, chat, words
 
@@ -33,6 +37,11 @@ def write(path: Path, rows: list[Any]) -> str:
     """Write a file of lines."""
     path.write_text("\n".join(json.dumps(row) for row in rows))
     return str(path)
+
+
+def names(folder: Path) -> list[str]:
+    """Return what a directory holds."""
+    return sorted(path.name for path in folder.iterdir())
 
 
 @pytest.fixture
@@ -207,3 +216,69 @@ def test_advice_on_tools_reads_well(tmp_path: Path, capsys: pytest.CaptureFixtur
     bodies = [chat(RULES, words(number, 40), tools=TOOLS[:: (1, -1)[number % 2]]) for number in range(250)]
     advice = report_of(capsys, write(tmp_path / "tools.jsonl", bodies))["advice"]
     assert any(sentence.startswith("Order of tools, 0 tokens into the prompt") for sentence in advice)
+
+
+def test_the_input_is_not_overwritten(chats: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """A slip of the hand costs no recorded traffic."""
+    before = Path(chats).read_bytes()
+    assert main(["analyze", chats, "--html", chats]) == 2
+    assert "is what is read; give another file" in capsys.readouterr().err
+    assert Path(chats).read_bytes() == before
+
+
+async def test_an_interrupt_ends_quietly_and_leaves_the_old_page(tmp_path: Path) -> None:
+    """No traceback, status 130, and an older report is still there."""
+    page = tmp_path / "report.html"
+    page.write_text("old")
+    command = [sys.executable, "-m", "ext_proc.cli", "analyze", "-", "--html", str(page)]
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    line = json.dumps(chat(RULES, words(0, 300))).encode() + b"\n"
+    try:
+        assert process.stdin is not None
+        # More than a pipe and its buffers hold: when it is gone, the command reads.
+        for _ in range(4):
+            process.stdin.write(line * (1_000_000 // len(line)))
+            await asyncio.wait_for(process.stdin.drain(), 30)
+        process.send_signal(signal.SIGINT)
+        _, errors = await asyncio.wait_for(process.communicate(), 30)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert page.read_text() == "old"
+    assert names(tmp_path) == ["report.html"]
+
+
+def test_one_line_is_singular(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As people write it; shares say how they are counted."""
+    path = write(tmp_path / "one.jsonl", [chat(RULES, "Hello")])
+    assert main(["analyze", path, "--html", str(tmp_path / "report.html")]) == 0
+    out = capsys.readouterr().out
+    for text in (out, (tmp_path / "report.html").read_text("utf-8")):
+        assert "1 request of 1 line" in text
+        assert "1 requests" not in text
+        assert "1 lines" not in text
+        assert WHOLE_BLOCKS in text
+    assert "Only 1 request: " in out
+
+
+@pytest.mark.parametrize("columns", ["40", "80"])
+def test_heads_are_whole_words(
+    columns: str, chats: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a narrow terminal no word of a head and no figure is broken."""
+    monkeypatch.setenv("COLUMNS", columns)
+    assert main(["analyze", chats]) == 0
+    words = capsys.readouterr().out.split()
+    for word in ["prefill", "busiest", "tokens", "requests", "881,744", "200,909", "prefix-affinity"]:
+        assert word in words
+
+
+def test_the_fleet_is_that_of_replay(chats: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Both commands answer for the same engines unless they are told."""
+    fleet = report_of(capsys, chats)["fleet"]
+    assert main(["replay", "--workload", "hot", "--requests", "20", "--strategies", "random", "--json"]) == 0
+    (engines,) = json.loads(capsys.readouterr().out)["engines"]
+    assert (fleet["engines"], fleet["kv_tokens"]) == (engines["count"], engines["kv_tokens"])

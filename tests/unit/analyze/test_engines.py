@@ -55,6 +55,7 @@ def test_round_robin_by_hand() -> None:
     found = ratios(comparison)
     assert found[ROUND_ROBIN] == pytest.approx(200 / 660)
     assert found[AFFINITY] == found[ONE_CACHE] == pytest.approx(400 / 660)
+    assert comparison.prefill_saved() == pytest.approx(1 - 260 / 460)
 
 
 def test_affinity_wins_where_conversations_grow() -> None:
@@ -95,3 +96,4 @@ def test_miniature_caches_tell_nearly_the_same(monkeypatch: pytest.MonkeyPatch) 
 def test_nothing_served_reads_as_nothing() -> None:
     """Ratios of nothing are zero, not an error."""
     assert set(ratios(Comparison(2, 1000, 100)).values()) == {0.0}
+    assert Comparison(2, 1000, 100).prefill_saved() == 0.0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 
 from ext_proc.analyze import curve, engines, families
+from ext_proc.analyze.advice import advise
 from ext_proc.analyze.options import Options
 from ext_proc.analyze.record import Record
 from ext_proc.analyze.report import Report, Source
@@ -57,6 +59,16 @@ def test_a_hot_prefix_is_warned_of() -> None:
     report = surveyed(hashed([1, 2, 3, 4, generator.getrandbits(64)]) for _ in range(300))
     assert any("100% of requests begin with the same 400 tokens" in sentence for sentence in report.advice)
     assert any("hardly matters where a request goes" in sentence for sentence in report.advice)
+
+
+@pytest.mark.parametrize(("saved", "pays"), [(0.3, True), (0.05, True), (0.04, False), (-0.1, False)])
+def test_routing_pays_by_the_prefill_it_saves(saved: float, pays: bool) -> None:
+    """From 95 to 96.5 % of hits is a third less work, though it is 1.5 hundredths of all tokens."""
+    report = surveyed(hashed([number % 20, 7]) for number in range(300))
+    fleet = msgspec.structs.replace(report.fleet, prefill_saved=saved)
+    advice = advise(msgspec.structs.replace(report, fleet=fleet)).advice
+    assert ("Prefix-aware routing pays" in advice[0]) is pays
+    assert ("hardly matters where a request goes" in advice[0]) is not pays
 
 
 def test_one_engine_has_nothing_to_route() -> None:

@@ -144,9 +144,10 @@ def test_blocks_of_answers_are_nobody_elses() -> None:
     ],
 )
 def test_the_twin_hears_what_the_live_kvpicker_hears(contestant: twin.Contestant, label: str) -> None:
-    """First tokens and scrapes only where the live run has them; ends as late as Envoy tells them."""
+    """First tokens and scrapes only where the live run has them; ends as late as Envoy tells them; sessions by name."""
     heard = twin.conditions(contestant)
     assert contestant.label == label
     assert heard.first_token is contestant.first_token
     assert (heard.scrape_interval is not None) is contestant.scrape
     assert heard.end_lag == pytest.approx(0.1)
+    assert heard.sessions

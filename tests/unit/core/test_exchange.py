@@ -6,18 +6,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ext_proc.core.exchange import (
+from ext_proc.core.exchange import Exchange, State
+from ext_proc.core.exchange_messages import (
     Abort,
     Action,
     BodyMode,
     Continue,
-    Exchange,
     Ignore,
     Kind,
     Message,
     Refuse,
     RequestHeaders,
-    State,
 )
 from ext_proc.core.prompts import RequestHead
 from tests.unit.wire.picking import CHAT, Picking

@@ -69,3 +69,12 @@ def test_one_absurd_count_does_little() -> None:
     expectations = Expectations()
     expectations.known("a").learn_tokens(100, 500)
     assert 1.0 < expectations.of("a").scale < 1.2
+
+
+def test_models_that_come_and_go_take_bounded_memory() -> None:
+    """Thousands of adapters, one after the other, leave a thousand expectations."""
+    expectations = Expectations()
+    for number in range(3000):
+        expectations.known(f"adapter-{number}").learn(10, 1.0)
+    assert len(expectations.models) == 1000
+    assert "adapter-2999" in expectations.models

@@ -8,6 +8,7 @@ import pytest
 from ext_proc.core.health import HealthState
 from ext_proc.core.load import Load
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
+from ext_proc.core.prompts.framing import TOKENS
 from ext_proc.core.rates import Scrape
 from tests.unit.core.builders import CHAT, MODEL, Fleet, Notes, request, text
 
@@ -356,3 +357,57 @@ def test_a_restarted_engine_holds_no_prefix(fleet: Fleet) -> None:
     assert _holders(fleet) == {first.chosen.slot}
     fleet.feedback.restarted(first.chosen)
     assert _holders(fleet) == set()
+
+
+def test_token_ids_are_counted_and_not_estimated(fleet: Fleet) -> None:
+    """What is learnt of text neither changes the length of a prompt of token ids nor is learnt from it."""
+    for number in range(300):
+        fleet.serve(request(text(number)), usage=Usage(prompt_tokens=2048, completion_tokens=5))
+    before = fleet.expectations.of(MODEL).scale
+    ids = TOKENS + text("ids", 4000)
+    decision = fleet.serve(request(ids, prompt_tokens=1000), usage=Usage(prompt_tokens=1000, completion_tokens=5))
+    assert decision.request.prompt_tokens == 1000
+    assert fleet.expectations.of(MODEL).scale == before == pytest.approx(2, rel=0.02)
+
+
+def test_an_engine_that_counts_finer_than_blocks_is_believed(fleet: Fleet) -> None:
+    """Reports that lie within the block behind the prediction leave the capacity as it is."""
+    fleet.serve(request(text("a")))
+    for number in range(50):
+        shared = text("a")[:2300] + text(number, 1796)
+        cached = Usage(prompt_tokens=1024, completion_tokens=5, cached_tokens=575)
+        decision = fleet.serve(request(shared), usage=cached)
+        assert decision.hit_tokens == 512
+    assert fleet.index.capacity(decision.chosen.slot) < 400_000 * 1.03
+
+
+def test_another_endpoints_answer_drains_no_queue(fleet: Fleet) -> None:
+    """What Envoy sent elsewhere in its first attempt leaves the chosen endpoint's queue but for itself."""
+    made = fleet.occupy(0, 3, tokens=80_000)
+    before = fleet.load(0).busy_until
+    fleet.settle(made[2], served=fleet.endpoints[1].address)
+    assert fleet.load(0).busy_until == pytest.approx(before - made[2].terms[0].prefill)
+
+
+def test_a_refused_prompt_waits_in_no_queue(fleet: Fleet) -> None:
+    """A long prompt that an engine turned away does not keep others from it."""
+    fleet.occupy(0, 1, tokens=100)
+    before = fleet.load(0).busy_until
+    (refused,) = fleet.occupy(0, 1, tokens=100_000)
+    fleet.settle(refused, Ending.OVERLOADED)
+    assert fleet.load(0).busy_until == pytest.approx(before)
+
+
+def test_scrapes_are_held_against_requests_that_the_engine_counts() -> None:
+    """Requests that fail, and those that generate nothing, do not shift the comparison of times to first token."""
+    fleet = Fleet(1)
+    endpoint = fleet.endpoints[0]
+    fleet.feedback.scraped(endpoint, Scrape(), fleet.now)
+    for number in range(400):
+        fleet.serve(request(operation=Operation.EMBEDDING, prompt_tokens=500), seconds=0.01)
+        fleet.settle(fleet.pick(request(text(f"x{number}"))), Ending.OVERLOADED)
+        decision = fleet.pick(request(text(number)))
+        fleet.now += 1024 / 4_000
+        fleet.settle(decision)
+        fleet.feedback.scraped(endpoint, Scrape(1024 / 4_000, 1), fleet.now)
+    assert fleet.rates.rate(endpoint.slot) == pytest.approx(4_000, rel=0.1)

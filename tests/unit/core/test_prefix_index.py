@@ -306,5 +306,15 @@ class BoundedMachine(RuleBasedStateMachine):
         assert len(self.index) == sum(map(self.index.blocks, range(4))) <= BOUND
 
 
+def test_less_than_a_block_more_is_what_was_predicted() -> None:
+    """An engine that counts in finer steps than our blocks does not make its cache look larger."""
+    index = _index(0, 1, capacity=1000)
+    for _ in range(100):
+        index.correct(0, 500, 590, 1000, slack=100)
+        index.correct(1, 500, 600, 1000, slack=100)
+    assert index.capacity(0) < 1060
+    assert index.capacity(1) > 2000
+
+
 TestIndexMachine = IndexMachine.TestCase
 TestBoundedMachine = BoundedMachine.TestCase

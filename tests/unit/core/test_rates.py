@@ -202,3 +202,31 @@ def test_rates_are_always_usable(events: list[tuple[str, float, float]]) -> None
         else:
             learner.dispatched(0, f"d{next(NUMBERS)}", Prefill(work=number, seconds=seconds))
         assert all(0 < rate < 1e300 for rate in learner.rates(candidates, now))
+
+
+def test_a_configured_attention_length_is_where_learning_begins() -> None:
+    """The first fits move away from what was assumed, not from a constant."""
+    learner, generator = RateLearner(), random.Random(4)
+    endpoint, now = endpoints(1)[0], 0.0
+    for _ in range(240):
+        tokens = float(generator.choice([1_500, 4_000, 16_000, 60_000]))
+        seconds = tokens * (1 + tokens / 2 / 60_000) / 10_000
+        prefill = Prefill(tokens, tokens, tokens, 1.0, attention=60_000.0)
+        learner.first_token(endpoint, now + seconds, Service(seconds, tokens, True), prefill)
+        now += seconds
+    assert learner.attention("p") == pytest.approx(60_000, rel=0.1)
+
+
+def test_attention_is_forgotten_with_the_engines_it_was_learnt_of() -> None:
+    """A pool whose engines were all replaced begins anew; one that keeps an engine keeps what it knows."""
+    learner = RateLearner()
+    known = endpoints(2)
+    for _ in range(300):
+        for endpoint in known:
+            for tokens in (2_000.0, 30_000.0):
+                seconds = tokens * (1 + tokens / 2 / 90_000) / 10_000
+                learner.first_token(endpoint, 1.0, Service(seconds, tokens, True), Prefill(tokens, tokens, tokens, 1.0))
+    learner.remove(0)
+    assert learner.attention("p") > 0
+    learner.remove(1)
+    assert learner.attention("p") == 0.0

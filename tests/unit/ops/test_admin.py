@@ -49,7 +49,7 @@ class Running:
             state=lambda blocks: {"blocks": blocks},
         ).app()
 
-    def _explain(self, asked: Asked) -> dict[str, str]:
+    async def _explain(self, asked: Asked) -> dict[str, str]:
         self.asked.append(asked)
         if self.impossible:
             raise ConfigError(self.impossible)

@@ -30,9 +30,16 @@ def test_prediction_and_truth_stand_side_by_side(decision: Decision, outcome_of:
     """The explanation shows what was expected and what the engine reported."""
     told = explain(decision, outcome_of())
     assert told["predicted_cached_tokens"] == 512
+    assert told["predicted_by"] == told["comparison"]["predicted_by"] == "text"
     assert told["outcome"]["cached_tokens"] == 480
     assert (told["outcome"]["duration_ms"], told["outcome"]["first_byte_ms"]) == (1500.0, 250.0)
     assert explain(decision, outcome_of(first_token=0.75))["outcome"]["first_token_ms"] == 750.0
+
+
+def test_it_is_told_by_what_cached_tokens_were_predicted(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """The endpoint that served counts, which may be one without reports."""
+    told = explain(msgspec.structs.replace(decision, exact=(True, False)), outcome_of(served="[fd00::12]:8000"))
+    assert (told["predicted_by"], told["comparison"]["predicted_by"]) == ("token", "text")
 
 
 def test_a_decision_says_why(decision: Decision) -> None:

@@ -36,6 +36,8 @@ class Exposed:
                 index_blocks=7,
                 prefill_rate=9000.0,
                 signals_age=0.75,
+                kv_silence=2.5,
+                kv_blocks=11,
             )
             for endpoint in decision.endpoints
         ]
@@ -77,6 +79,9 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
     metrics.scraped("ok", "vllm", ("kv_usage",))
+    metrics.token_lookup("chat", "late")
+    metrics.kv_messages("ok", ["unknown_parent"])
+    metrics.kv_recovery("replayed")
     return exposed
 
 
@@ -105,7 +110,11 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
         ("health_changes_total", {"state": "ejected"}),
         ("config_reloads_total", {"result": "applied"}),
         ("access_log_entries_total", {"result": "joined"}),
+        ("kv_event_messages_total", {"result": "ok"}),
+        ("kv_events_skipped_total", {"reason": "unknown_parent"}),
+        ("kv_event_recoveries_total", {"result": "replayed"}),
         ("leases_expired_total", {}),
+        ("token_lookups_total", {"pool": "chat", "result": "late"}),
         ("attempts_total", {}),
         ("decision_seconds_count", {}),
         ("request_duration_seconds_count", {"model": "acme/chat-8b"}),
@@ -132,8 +141,25 @@ def test_prediction_and_truth_are_counted_over_the_same_requests(
     """A request whose engine reports no cached tokens counts in neither total."""
     exposed.metrics.finished(decision, outcome_of())
     exposed.metrics.finished(decision, outcome_of(usage=Outcome(decision_id="", ending=Ending.OK).usage))
-    assert exposed.value("cached_tokens_predicted_total", endpoint=E1) == 512
-    assert exposed.value("cached_tokens_actual_total", endpoint=E1) == 480
+    at = {"endpoint": E1, "mode": "text"}
+    assert exposed.value("cached_tokens_predicted_total", **at) == 512
+    assert exposed.value("cached_tokens_actual_total", **at) == 480
+    assert exposed.value("prefix_prediction_error_ratio", **at) == pytest.approx(32 / 990)
+    assert (exposed.value("cached_tokens_compared_total", **at), exposed.value("cached_tokens_exact_total", **at)) == (
+        1,
+        0,
+    )
+
+
+def test_predictions_by_tokens_are_counted_apart(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> None:
+    """How right reports of engines are is not blurred by how right our own history is."""
+    by_token = msgspec.structs.replace(decision, exact=(True, False), hit_tokens=480)
+    exposed.metrics.finished(by_token, outcome_of())
+    exposed.metrics.finished(by_token, outcome_of(served=E2, attempts=2))
+    assert exposed.value("cached_tokens_exact_total", endpoint=E1, mode="token") == 1
+    assert exposed.value("prefix_prediction_error_ratio", endpoint=E1, mode="token") == 0
+    assert exposed.value("cached_tokens_predicted_total", endpoint=E1, mode="text") is None
+    assert exposed.value("cached_tokens_predicted_total", endpoint=E2, mode="text") == 64
 
 
 def test_a_fallback_is_held_to_the_prediction_for_itself(
@@ -141,7 +167,7 @@ def test_a_fallback_is_held_to_the_prediction_for_itself(
 ) -> None:
     """When another endpoint than the chosen one answers, its own prediction is compared."""
     exposed.metrics.finished(decision, outcome_of(served=E2, attempts=2))
-    assert exposed.value("cached_tokens_predicted_total", endpoint=E2) == 64
+    assert exposed.value("cached_tokens_predicted_total", endpoint=E2, mode="text") == 64
     assert (exposed.value("fallbacks_total"), exposed.value("attempts_total")) == (1, 2)
 
 
@@ -150,6 +176,7 @@ def test_endpoints_that_are_gone_leave_no_series(exposed: Exposed, decision: Dec
     exposed.metrics.finished(decision, outcome_of())
     del exposed.statuses[0]
     assert exposed.value("prompt_tokens_total", endpoint=E1) is None
+    assert exposed.value("prefix_prediction_error_ratio", endpoint=E1, mode="text") is None
 
 
 def test_a_flood_of_models_adds_one_series(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> None:

@@ -25,6 +25,7 @@ def numbers(wait: float) -> Numbers:
         goodput=0.9,
         balance=0.1,
         preemptions=0,
+        strategy_failures=0.0,
     )
 
 
@@ -46,7 +47,7 @@ def report() -> Report:
         rate=1.5,
         unusable_lines=1,
         too_long=0,
-        notes=(f"1 lines could not be used; the first: {HOSTILE}",),
+        notes=(f"1 line could not be used; the first: {HOSTILE}",),
     )
     return Report(
         version="0",

@@ -61,6 +61,8 @@ def test_several_traces_give_lengths() -> None:
     [
         ([], "TRACE: name a trace, or a workload with --workload"),
         (["a", "b"], "TRACE: several traces go with --workload uniq only"),
+        (["t", "--workload", "chat"], "TRACE: `chat` is made without a trace; leave out TRACE or --workload"),
+        (["t", "--workload", "hot"], "TRACE: `hot` is made without a trace"),
         (["--workload", "chta"], "--workload: no workload is called `chta`; did you mean chat?"),
         (["--workload", "x"], "--workload: no workload is called `x`; there are chat, hot"),
         (["t", "--engines", "eight"], "--engines: `eight`: write N:preset"),

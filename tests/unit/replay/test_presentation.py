@@ -27,7 +27,40 @@ def test_the_table_has_a_row_for_each_strategy(report: Report) -> None:
     output = io.StringIO()
     table.show(Console(file=output, width=140), report)
     (row,) = [line.split() for line in output.getvalue().splitlines() if line.startswith("  a ")]
-    assert row == ["a", "0.15", "[0.1-0.2]", "0.075", "0.75", "20.0", "0.500", "0.900", "0.10", "1.00", "1.00"]
+    assert row == ["a", "10", "0.15", "[0.1-0.2]", "0.075", "0.75", "20.0", "0.500", "0.900", "0.10", "1.00", "1.00"]
+
+
+@pytest.mark.parametrize("width", [40, 80, 140])
+def test_heads_are_whole_words(report: Report, width: int) -> None:
+    """On a terminal of any width no word of a head or of a figure is broken or cut."""
+    output = io.StringIO()
+    table.show(Console(file=output, width=width), report)
+    words = output.getvalue().split()
+    for word in ["strategy", "requests", "counted", "TTFT", "TPOT", "goodput", "imbalance", "[0.1-0.2]", "0.900"]:
+        assert word in words
+
+
+def test_one_is_not_written_in_the_plural(report: Report) -> None:
+    """And a single request has no rate."""
+    one = msgspec.structs.replace(report.workload, requests=1, rate=0.0, name="t")
+    text = table.heading(msgspec.structs.replace(report, workload=one, seeds=(1,)))
+    assert text == "t: 1 request, on 2 h100-8b; 1 seed"
+
+
+def test_failures_of_a_strategy_are_shown(report: Report, series: list[Series]) -> None:
+    """In a column, and on the page with the reason; where none failed there is no column."""
+    good, bad = report.strategies
+    bad = msgspec.structs.replace(bad, strategy_failures=7.0, failure="TypeError: <no>")
+    failed = msgspec.structs.replace(report, strategies=(good, bad))
+    for shown, expected in ((failed, True), (report, False)):
+        output = io.StringIO()
+        table.show(Console(file=output, width=160), shown)
+        assert ("failed" in output.getvalue()) is expected
+        text = page.render(shown, series)
+        assert ("failed on 7 requests a run" in text) is expected
+        assert ("TypeError: &lt;no&gt;" in text) is expected
+    assert table.cells(failed, good)[-1] == "0"
+    assert table.cells(failed, bad)[-1] == "7"
 
 
 def test_what_strangers_wrote_is_made_printable(report: Report) -> None:

@@ -8,14 +8,17 @@ import os
 import signal
 import sys
 from asyncio.subprocess import PIPE
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from ext_proc.cli import main, parser
 from ext_proc.core.errors import ConfigError
-from ext_proc.replay.contestants import contestants
+from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.strategies import Context, Ranking
+from ext_proc.replay.contestants import PEERS, contestants
 from ext_proc.replay.runs import Job, RunFailed, run, run_all
 from ext_proc.sim.fleet.conditions import Conditions
 from ext_proc.sim.fleet.presets import PRESETS
@@ -100,6 +103,25 @@ def test_a_page_that_cannot_be_written_is_refused_at_once(tmp_path: Path, capsys
     assert captured.out == ""
 
 
+def test_a_page_never_takes_the_place_of_the_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is refused, and the trace keeps its content."""
+    path = tmp_path / "trace.jsonl"
+    path.write_text(json.dumps({"timestamp": 0, "input_length": 4, "output_length": 4, "hash_ids": []}))
+    before = path.read_bytes()
+    assert main(["replay", str(path), *SMALL, "--html", str(path)]) == 2
+    assert "--html: " in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_a_failure_leaves_the_old_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What comes to nothing costs no older report."""
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    assert main(["replay", str(tmp_path / "nothing"), "--html", str(path)]) == 2
+    assert "cannot be read" in capsys.readouterr().err
+    assert path.read_text() == "old"
+
+
 def test_a_trace_is_replayed_with_what_is_wrong_with_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Unusable lines and requests that no engine can hold are counted and told."""
     line = {"timestamp": 0, "input_length": 1030, "output_length": 4, "hash_ids": [1, 2, 3]}
@@ -136,6 +158,56 @@ def test_every_view_finds_prefixes(view: str) -> None:
 def test_peers_can_be_compared_with(peer: str) -> None:
     """Each serves every request."""
     assert run(job(peer)).numbers.requests == len(REQUESTS)
+
+
+class Failing:
+    """A strategy that fails on all requests but every so many."""
+
+    def __init__(self, good: int) -> None:
+        self.good = good
+
+    def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
+        """Raise, or put all on a par."""
+        if self.good and context.turn % self.good == 0:
+            return Ranking([0.0] * len(candidates))
+        raise LookupError("no\x1b[0m idea")
+
+
+@pytest.mark.parametrize(("good", "status"), [(0, 1), (2, 0)])
+def test_a_strategy_that_fails_is_told_of(
+    good: int, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What least-request did in its place is not passed off as its own; if it did all, the command fails."""
+    monkeypatch.setitem(cast("dict[str, Any]", PEERS), "failing", lambda _: Failing(good))
+    words = ["replay", "--workload", "hot", "--strategies", "failing,round-robin", *SMALL, "--json"]
+    assert main(words) == status
+    captured = capsys.readouterr()
+    failing, robin = json.loads(captured.out)["strategies"]
+    assert failing["strategy_failures"] == failing["runs"][0]["strategy_failures"] == (60 if good else 120)
+    assert "LookupError: no\\x1b[0m idea" in failing["failure"]
+    assert (robin["strategy_failures"], robin["failure"]) == (0, "")
+    assert "kvpicker: warning: failing failed on " in captured.err
+    assert "LookupError: no\\x1b[0m idea" in captured.err
+    assert ("failing failed on every request" in captured.err) is bool(status)
+    assert "strategy" in captured.err
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_sessions_are_known_where_the_trace_names_them(
+    named: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Then session-affinity keeps a conversation together, though its prompts share nothing."""
+    lines = [
+        {"timestamp": number, "body": {"prompt": f"{number:02}" * 400}}
+        | ({"session": f"s{number % 2}"} if named else {})
+        for number in range(40)
+    ]
+    path = tmp_path / "bodies.jsonl"
+    path.write_text("\n".join(map(json.dumps, lines)))
+    report = replayed(
+        capsys, "replay", str(path), *SMALL, "--strategies", 'session-affinity:{"then": {"name": "random"}}'
+    )
+    assert (report["strategies"][0]["balance"] == 0) is named
 
 
 def test_progress_adds_up() -> None:

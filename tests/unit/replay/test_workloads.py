@@ -80,6 +80,14 @@ def test_a_workload_made_from_a_trace_says_so(name: str) -> None:
         make(RECIPES[name], Order(1.0, 10, 1))
 
 
+@pytest.mark.parametrize("name", [name for name in NAMES if RECIPES[name].needs])
+def test_a_trace_without_ids_of_blocks_is_refused(name: str) -> None:
+    """What shares nothing would be called a workload of long conversations."""
+    azure = Trace("code.csv", "azure", 512, STEADY.requests)
+    with pytest.raises(ConfigError, match=r"--workload: .*ids of blocks, and code\.csv is of the format azure"):
+        make(RECIPES[name], Order(1.0, 10, 1, (azure,)))
+
+
 def test_chat_is_what_it_says() -> None:
     """Five turns on the average, four system prompts, and each turn begins with all that was said before."""
     made = make(RECIPES["chat"], Order(60.0, 12_000, 1))

@@ -209,3 +209,13 @@ async def test_prompts_of_all_sizes(start_engine: Any, http: aiohttp.ClientSessi
         assert response.status == 200
         answer = await response.json()
     assert answer["usage"]["prompt_tokens"] == pytest.approx(size / 4, abs=12)
+
+
+async def test_an_engine_may_lack_features(start_engine: Any, http: aiohttp.ClientSession) -> None:
+    """Versions and options of real engines differ in what they answer."""
+    engine = await start_engine(without=frozenset({"metrics", "models", "tokenize", "usage-details"}))
+    for path in ("/metrics", "/v1/models", "/tokenize"):
+        async with http.get(engine.url + path) as response:
+            assert response.status == 404, path
+    async with http.post(engine.url + "/v1/completions", json={"prompt": "hello", "max_tokens": 1}) as response:
+        assert (await response.json())["usage"]["prompt_tokens_details"] is None

@@ -102,7 +102,7 @@ async def serving(port: int = 0) -> AsyncIterator[Engine]:
     """Run an engine on a port of its own, or on one it had before."""
     engine = Engine()
     app = web.Application()
-    app.router.add_get("/{path:.*}", engine.handle)
+    app.router.add_route("*", "/{path:.*}", engine.handle)
     runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()

@@ -9,7 +9,8 @@ import msgspec
 
 from ext_proc.assembly import Core, build_core, exchange_policy
 from ext_proc.config import parse
-from ext_proc.core.exchange import BodyMode, Exchange
+from ext_proc.core.exchange import Exchange
+from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.core.model import Decision, Outcome
 from ext_proc.core.observer import NoObserver
 from ext_proc.wire._pb.core_pb2 import HeaderValue

@@ -7,7 +7,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_proc.core.exchange import Event, Kind, Message
+from ext_proc.core.exchange_messages import Event, Kind, Message
 from ext_proc.wire import codec
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.errors import ModelNotFound, NoReadyEndpoint
-from ext_proc.core.exchange import Continue, Kind, Refuse
+from ext_proc.core.exchange_messages import Continue, Kind, Refuse
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
 from ext_proc.core.names import DECISION_KEY, KVPICKER_NAMESPACE
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_proc.core.exchange import BodyMode
+from ext_proc.core.exchange_messages import BodyMode
+from ext_proc.core.model import Decision
 from ext_proc.core.names import DESTINATION, KVPICKER_NAMESPACE, LB_NAMESPACE, SUBSET, SUBSET_NAMESPACE
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from ext_proc.wire.ext_proc import ExtProcSession
 from ext_proc.wire.transport import Reply
-from tests.unit.wire.picking import ADDRESSES, CHAT, TWO_POOLS, Picking, body_message, headers_message
+from tests.unit.wire.picking import ADDRESSES, CHAT, TWO_POOLS, Notes, Picking, body_message, headers_message
 
 
 def response(reply: Reply) -> ProcessingResponse:
@@ -246,6 +247,24 @@ def test_fault_of_our_own_is_answered_as_configured(refuse: bool) -> None:
     answer = response(session.receive(body_message()))
     assert answer.WhichOneof("response") == ("immediate_response" if refuse else "request_body")
     assert picking.notes.all("failed") == ["internal"]
+
+
+def test_a_fault_after_the_decision_takes_it_back() -> None:
+    """A decision whose answer cannot be made is booked nowhere, and the request goes on without it."""
+
+    class Broken(Notes):
+        def decided(self, decision: Decision, seconds: float) -> None:
+            """Fail like a fault of our own."""
+            raise ZeroDivisionError
+
+    picking = Picking()
+    picking.notes = Broken()
+    session = picking.session()
+    session.receive(headers_message())
+    answer = session.receive(body_message(CHAT))
+    session.close(delivered=True)
+    assert destination(response(answer)) is None
+    assert (picking.in_flight(), len(picking.core.ledger)) == (0, 0)
 
 
 def test_request_after_a_fault_goes_on_to_its_end() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ext_proc.core.exchange import BodyMode
+from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.core.names import LB_NAMESPACE, SERVED
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from ext_proc.wire.ext_proc import ExtProcSession

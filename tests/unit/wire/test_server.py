@@ -70,7 +70,7 @@ async def test_stream_is_answered_and_finished(channel: grpc.aio.Channel, pickin
 
 async def test_unsupported_mode_is_a_status(channel: grpc.aio.Channel) -> None:
     """A stream in a mode that is not served ends with UNIMPLEMENTED and a text that says what to set."""
-    from ext_proc.core.exchange import BodyMode  # noqa: PLC0415
+    from ext_proc.core.exchange_messages import BodyMode  # noqa: PLC0415
 
     call = begin(channel, PROCESS)
     await call.write(headers_message(mode=BodyMode.FULL_DUPLEX_STREAMED))

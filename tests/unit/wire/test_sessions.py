@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from ext_proc.core.exchange import RequestHeaders
+from ext_proc.core.exchange_messages import RequestHeaders
 from ext_proc.core.names import SESSION_HEADERS
 from ext_proc.wire.codec import decode
 from tests.unit.wire.picking import CONFIG, Picking, body_message, headers_message

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ext_proc.sim import scheduler
 from ext_proc.sim.fleet import presets
 from ext_proc.sim.fleet.presets import PRESETS
 
@@ -24,6 +25,12 @@ def test_the_documented_table_is_what_the_code_holds(preset: presets.EnginePrese
     )
     row = next(line for line in (presets.__doc__ or "").splitlines() if line.startswith(f"| {preset.name} |"))
     assert [float(cell.replace(",", "")) for cell in row.split("|")[2:-1]] == pytest.approx(values)
+
+
+def test_engines_over_http_have_the_same_presets() -> None:
+    """One set of names: what `sim-engine` plays is what `replay` simulates."""
+    assert list(scheduler.PRESETS) == list(PRESETS)
+    assert [made.b for made in scheduler.PRESETS.values()] == [preset.prefill_s for preset in PRESETS.values()]
 
 
 @given(st.sampled_from(list(PRESETS.values())), st.integers(1, 2000), st.integers(1, 256), st.integers(0, 400_000))

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ext_proc.core.rates import RateSource
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
@@ -187,6 +188,30 @@ def test_a_fleet_that_is_down_is_asked_again() -> None:
     )
     assert result.records[0].attempts == 4
     assert result.records[0].ttft > 3.0
+
+
+def test_a_first_token_after_a_fallback_tells_nothing_of_the_engine_that_was_down() -> None:
+    """Kvpicker hears who answered: the chosen engine is not taken for one that prefills."""
+    asked = workload(request(at=1.0, prompt=100_000))
+    usual: list[Made] = []
+    first = run(asked, wiring(least_wait, usual)).records[0].endpoint
+    kept: list[Made] = []
+    result = run(asked, wiring(least_wait, kept), restarts=(Restart(engine=first, at=0.5, down=600.0),))
+    assert result.records[0].endpoint != first
+    sources = []
+    for made in (*usual, *kept):
+        ((decision, _),) = made.notes.first_tokens
+        assert decision.chosen.address == f"10.0.0.{first}:8000"
+        sources.append(made.parts.feedback._rates.source(decision.chosen.slot))
+    assert sources == [RateSource.FIRST_TOKEN, None]
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_conversations_have_names_only_where_clients_give_them(known: bool) -> None:
+    """The picker breaks ties by them, which would flatter what does not know them."""
+    kept: list[Made] = []
+    run(workload(request(session="s")), wiring(least_wait, kept), sessions=known)
+    assert [decision.request.session for decision, _ in kept[0].notes.finishes] == ["s" if known else ""]
 
 
 def test_a_slow_engine_slows_down_when_it_is_told_to() -> None:

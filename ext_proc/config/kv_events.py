@@ -1,0 +1,52 @@
+"""The settings of listening to KV events."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from ext_proc.config.section import Port, Section
+
+Offset = Annotated[int, Meta(ge=-65_535, le=65_535)]
+Share = Annotated[float, Meta(ge=0, le=1)]
+
+
+class KvEventsConfig(Section, frozen=True, kw_only=True):
+    """Listening to the KV events of engines that publish them over ZMQ: vLLM and SGLang with `--kv-events-config`.
+
+    They are of use together with `tokens`, since events tell tokens and no text. They need `kvpicker[kv-events]`.
+
+    Attributes:
+        port: Port of the first publisher, at the endpoint's own address.
+        port_offset: The same as the endpoint's port and so many more, for several engines at one address; in place of
+            `port`.
+        replay_port: Port where events can be asked for again (the engine's `replay_endpoint`). Without one, a lost
+            message ends the belief in all that was held before, and a late start knows only what comes after it.
+        replay_port_offset: The same as the endpoint's port and so many more.
+        ranks: Data-parallel ranks of an engine; each publishes, and replays, at the port after that of the one before.
+        topic: What the topics that count begin with.
+        cpu_weight: What a cached token counts that lies in CPU memory: 1 were one on the GPU, 0 is none. The default
+            is for a transfer that costs a fifth of computing.
+        disk_weight: The same on a disk.
+        external_weight: The same in a store outside of the engine, or in a medium of another name.
+    """
+
+    port: Port | None = None
+    port_offset: Offset | None = None
+    replay_port: Port | None = None
+    replay_port_offset: Offset | None = None
+    ranks: Annotated[int, Meta(ge=1, le=64)] = 1
+    topic: Annotated[str, Meta(max_length=256)] = ""
+    cpu_weight: Share = 0.8
+    disk_weight: Share = 0.3
+    external_weight: Share = 0.6
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return a field and what is wrong with it; None if all is well."""
+        if self.port is None and self.port_offset is None:
+            return "port", "missing; write the port of the engines' publishers, `port` or `port_offset`"
+        for one, other in (("port", "port_offset"), ("replay_port", "replay_port_offset")):
+            if getattr(self, one) is not None and getattr(self, other) is not None:
+                return other, f"`{one}` says the same; remove one"
+        return None

@@ -1,0 +1,139 @@
+"""The numbered messages of one publisher of KV events: what is missing, what has begun anew, what may be believed.
+
+Numbers begin at 0 with the engine's process. A number that was passed already means another process, whose cache is
+empty; one that leaves others out means that messages were lost, and unless they can be had again, whatever was held may
+have been given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ext_proc.core.block_table import BlockTable
+from ext_proc.core.engine_cache import EngineCache
+from ext_proc.core.kv_events import Batch
+
+MOST_RANKS = 64
+"""Caches of one publisher; more are no ranks but nonsense."""
+
+
+class KvFeed:
+    """One publisher, with a cache for each data-parallel rank that it speaks of.
+
+    Args:
+        table: where the caches are noted.
+        rank: the rank of batches that do not say.
+
+    Attributes:
+        caches: by rank.
+        is_heard: whether anything has been received.
+        is_waiting: whether messages are missing that have been asked for; nothing is believed meanwhile.
+    """
+
+    def __init__(self, table: BlockTable, rank: int = 0) -> None:
+        self.caches: dict[int, EngineCache] = {}
+        self.is_heard = False
+        self.is_waiting = False
+        self._table = table
+        self._rank = rank
+        self._next = 0
+        self._live = -1
+        self._starts_complete = True
+        self._is_closed = False
+
+    def is_past(self, number: int) -> bool:
+        """Tell whether a live number was passed, so that it is of a new process.
+
+        What an answer brought is newer than the last live message, so that comes live once more.
+        """
+        return number <= self._live
+
+    def missing(self, number: int) -> int | None:
+        """Return the first message that should be asked for before a live one is received; None if nothing is missing.
+
+        Nothing is believed until `receive` is called with it.
+        """
+        if self.is_past(number):
+            self._restart()
+        if number <= self._next:
+            return None
+        self._wait(is_waiting=True)
+        return self._next
+
+    def receive(self, number: int, batch: Batch) -> list[str]:
+        """Let a live message have its effect; what is still missing before it is lost.
+
+        Returns:
+            Why some of its events had none, metric labels.
+        """
+        if self.is_past(number):
+            self._restart()
+        self._wait(is_waiting=False)
+        self._live = number
+        return self._take(number, batch)
+
+    def replayed(self, number: int, batch: Batch) -> list[str]:
+        """Let a message that was asked for have its effect, as `receive`."""
+        return self._take(number, batch)
+
+    def lost(self, number: int) -> None:
+        """Note that a live message cannot be read; if its number makes no sense either, nothing is noted."""
+        if number == self._next:
+            self._live = number
+            self._next = number + 1
+            self._doubt()
+
+    def close(self) -> None:
+        """Give up all that is held, and hear of nothing more."""
+        self._is_closed = True
+        self._drop()
+
+    def _drop(self) -> None:
+        for cache in self.caches.values():
+            cache.close()
+        self.caches.clear()
+
+    def _wait(self, *, is_waiting: bool) -> None:
+        if is_waiting != self.is_waiting:
+            self.is_waiting = is_waiting
+            self._table.revision += 1
+
+    def _restart(self) -> None:
+        self._drop()
+        self._next = 0
+        self._live = -1
+        self._starts_complete = True
+        self._wait(is_waiting=False)
+
+    def _take(self, number: int, batch: Batch) -> list[str]:
+        if number < self._next or self._is_closed:
+            return []
+        if number > self._next:
+            self._doubt()
+        self.is_heard = True
+        self._next = number + 1
+        rank = self._rank if batch.rank is None else batch.rank
+        cache = self.caches.get(rank)
+        if cache is None:
+            if len(self.caches) >= MOST_RANKS:
+                return ["too_many_ranks"]
+            cache = self.caches[rank] = EngineCache(self._table)
+            cache.is_complete = self._starts_complete
+        return [problem for problem in map(cache.apply, batch.events) if problem is not None]
+
+    def _doubt(self) -> None:
+        self._starts_complete = False
+        for cache in self.caches.values():
+            cache.doubt()
+
+
+def believed(feeds: Iterable[KvFeed]) -> list[EngineCache] | None:
+    """Return the caches of an engine; None while it has not reported, or reports of it are missing."""
+    found: list[EngineCache] = []
+    is_heard = False
+    for feed in feeds:
+        if feed.is_waiting:
+            return None
+        is_heard = is_heard or feed.is_heard
+        found += feed.caches.values()
+    return found if is_heard else None

@@ -1,0 +1,1 @@
+"""`kvpicker doctor`: what configured engines can do for routing, and what to switch on."""

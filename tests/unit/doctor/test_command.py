@@ -1,0 +1,81 @@
+"""The command `kvpicker doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ext_proc.cli import main
+from ext_proc.sim.engine import EngineOptions, SimEngine
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs the command in a thread, so that engines can answer; returns its status and what it printed."""
+
+    async def run(config: str, *options: str) -> tuple[int, str, str]:
+        path = tmp_path / "kvpicker.yaml"
+        path.write_text(config)
+        status = await asyncio.to_thread(main, ["doctor", str(path), *options])
+        told = capsys.readouterr()
+        return status, told.out, told.err
+
+    return run
+
+
+async def test_engines_are_told_apart_in_a_table(doctor: Run) -> None:
+    """One line each, and what to switch on; advice alone is no failure."""
+    lame = frozenset({"tokenize", "usage-details"})
+    async with SimEngine(EngineOptions()) as one, SimEngine(EngineOptions(without=lame)) as other:
+        config = f"pools: {{p: {{endpoints: ['{one.address}', '{other.address}']}}}}"
+        status, out, _ = await doctor(config, "--probe")
+    assert status == 0
+    assert f"{one.address}" in out
+    assert "vllm 0.32.0" in out
+    assert "chat, text" in out
+    assert "--enable-prompt-tokens-details" in out
+    assert out.count("advice") == 1
+
+
+async def test_all_is_well(doctor: Run) -> None:
+    """Then it says so."""
+    async with SimEngine(EngineOptions()) as engine:
+        status, out, _ = await doctor(f"pools: {{p: {{endpoints: ['{engine.address}']}}}}")
+    assert status == 0
+    assert "Nothing to mend" in out
+
+
+async def test_a_problem_is_the_exit_status(doctor: Run) -> None:
+    """A script can tell that an engine is not there."""
+    async with SimEngine(EngineOptions()) as engine:
+        config = f"pools: {{p: {{endpoints: ['{engine.address}', '127.0.0.1:9']}}}}"
+        status, out, _ = await doctor(config, "--json")
+    told = json.loads(out)
+    assert status == 1
+    assert [one["reachable"] for one in told["engines"]] == [True, False]
+    assert [finding["where"] for finding in told["findings"]] == ["127.0.0.1:9"]
+
+
+async def test_endpoints_of_files_are_asked_too(doctor: Run, tmp_path: Path) -> None:
+    """Where engines are listed does not matter."""
+    async with SimEngine(EngineOptions()) as engine:
+        (tmp_path / "chat.yaml").write_text(f"endpoints: ['{engine.address}']")
+        status, out, _ = await doctor(f"pools: {{p: {{endpoints_file: {tmp_path}/chat.yaml}}}}")
+    assert (status, engine.address in out) == (0, True)
+
+
+async def test_what_cannot_be_used_is_said(doctor: Run, tmp_path: Path) -> None:
+    """A missing file, no endpoint and a broken configuration are the user's to mend."""
+    status, _, err = await doctor(f"pools: {{p: {{endpoints_file: {tmp_path}/none.yaml}}}}")
+    assert (status, "pools.p.endpoints_file" in err) == (2, True)
+    (tmp_path / "empty.yaml").write_text("endpoints: []")
+    status, _, err = await doctor(f"pools: {{p: {{endpoints_file: {tmp_path}/empty.yaml}}}}")
+    assert (status, "no endpoint is listed" in err) == (2, True)
+    assert (await doctor("pools: 7"))[0] == 2
