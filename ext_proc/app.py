@@ -238,7 +238,7 @@ class Service:
             strategies, model_strategies = build_strategies(config), build_model_strategies(config)
             token = scrape_token(config)
             check_installed(config)
-            self._tokens.configure(config)
+        self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config, self._tokens.source)

@@ -83,3 +83,10 @@ def predicted(request: InferenceRequest, ranking: Ranking, context: Context, pla
     tokens = request.prompt_tokens
     uncached = max(tokens - context.hits[place], LEAST_UNCACHED)
     return Prefill(tokens, uncached, ranking.works[place], ranking.prefills[place], wait, ranking.attention)
+
+
+def reason_of(ranking: Ranking, hit: int) -> str:
+    """Say what decided: only a strategy that prices prefill looks at prefixes."""
+    if not ranking.prefills:
+        return "rank"
+    return "prefix" if hit else "wait"

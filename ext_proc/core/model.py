@@ -224,10 +224,10 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         terms: every candidate with its cost.
         filters: what each filter left.
         decided_at: monotonic seconds.
-        exact: for each of the endpoints, whether its cached tokens were looked up by the prompt's tokens in what its
-            engine reports, not by text in our own history; empty if none was.
         inside: the strategy that this one left the choice to; empty if none.
         replaced: the strategy that failed, and in whose place this one ranked; empty if none failed.
+        exact: for each of the endpoints, whether its cached tokens were looked up by the prompt's tokens in what its
+            engine reports, not by text in our own history; empty if none was.
     """
 
     id: str
@@ -241,9 +241,9 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     filters: tuple[FilterReport, ...]
     decided_at: float
     fallback_hits: tuple[int, ...] = ()
-    exact: tuple[bool, ...] = ()
     inside: str = ""
     replaced: str = ""
+    exact: tuple[bool, ...] = ()
 
     @property
     def chosen(self) -> Endpoint:

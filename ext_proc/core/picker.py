@@ -13,7 +13,7 @@ import msgspec
 
 from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted
+from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted, reason_of
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import filtered, refusal
@@ -213,9 +213,9 @@ class EndpointPicker:
             terms=terms,
             filters=filters + ranking.filters if ranking.filters else filters,
             decided_at=now,
-            exact=tuple([exact[place] for place in places]) if exact else (),
             inside=ranking.inside,
             replaced=replaced,
+            exact=tuple([exact[place] for place in places]) if exact else (),
         )
         prefill = predicted(request, ranking, context, best)
         guessed = 0 if counted else estimated
@@ -314,7 +314,7 @@ class EndpointPicker:
         lowest = min(costs)
         best = costs.index(lowest)
         if costs.count(lowest) == 1:
-            return best, _reason(ranking, context.hits[best])
+            return best, reason_of(ranking, context.hits[best])
         if request.session:
             tied = position_of(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
@@ -347,10 +347,3 @@ class EndpointPicker:
         self._health.dispatched(endpoint, now)
         if request.session:
             self.sessions.tie(session_name(request), endpoint.address, now)
-
-
-def _reason(ranking: Ranking, hit: int) -> str:
-    """Say what decided: only a strategy that prices prefill looks at prefixes."""
-    if not ranking.prefills:
-        return "rank"
-    return "prefix" if hit else "wait"

@@ -34,9 +34,9 @@ def _section(title: str) -> str:
 
 
 def _codes(path: Path) -> Iterator[str]:
-    """Find reason codes: texts that `_best` and `_reason` return, and those that strategies give a ranking."""
+    """Find reason codes: texts that `_best` and `reason_of` return, and those that strategies give a ranking."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-        if isinstance(node, ast.FunctionDef) and node.name in {"_best", "_reason"}:
+        if isinstance(node, ast.FunctionDef) and node.name in {"_best", "reason_of"}:
             returned = [inner for part in ast.walk(node) if isinstance(part, ast.Return) for inner in ast.walk(part)]
             yield from (one.value for one in returned if isinstance(one, ast.Constant) and isinstance(one.value, str))
         if isinstance(node, ast.keyword) and node.arg == "reason" and isinstance(node.value, ast.Constant):
@@ -46,7 +46,7 @@ def _codes(path: Path) -> Iterator[str]:
 def test_every_reason_code_is_listed() -> None:
     """The table has the codes that the picker and kvpicker's own strategies give, and no others; so has the report."""
     listed = re.findall(r"^\| `(\w+)` \|", _section("Reason codes"), re.MULTILINE)
-    given = set(_codes(CORE / "picker.py")) | {Ranking([]).reason}
+    given = {Ranking([]).reason, *_codes(CORE / "picker.py"), *_codes(CORE / "choosing.py")}
     for path in (CORE / "strategies").glob("*.py"):
         given |= set(_codes(path))
     assert len(given) > 5

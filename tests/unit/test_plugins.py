@@ -108,8 +108,10 @@ def test_a_nested_strategy_is_made_through_the_same_door(install: Install) -> No
         (
             "least-wait",
             {"prefill_rate": 0},
-            "p.parameters: prefill_rate and attention_tokens must be finite numbers above 0"
-            " (parameters of strategy least-wait)",
+            (
+                "p.parameters: prefill_rate and attention_tokens must be finite numbers above 0"
+                " (parameters of strategy least-wait)"
+            ),
         ),
         (
             "chain",
