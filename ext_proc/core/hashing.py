@@ -51,13 +51,17 @@ class PromptHasher:
     """Cuts prompts into blocks and chains their hashes with xxh3_64, each seeded with the one before."""
 
     def __init__(self, sizes: BlockSizes | None = None) -> None:
-        sizes = sizes or BlockSizes()
+        self._sizes = sizes = sizes or BlockSizes()
         self._last = sizes.last
         self._ends: list[int] = []
         for size, end in sizes.steps:
             self._ends += range((self._ends or [0])[-1] + size, end + 1, size)
         self._splits = [_splitter(self._ends[:blocks]) for blocks in range(len(self._ends) + 1)]
         self._tokens: list[int] = [end // BYTES_PER_TOKEN for end in (0, *self._ends)]
+
+    def __reduce__(self) -> tuple[type[PromptHasher], tuple[BlockSizes]]:
+        """Copy by making another one: what cuts prompts is no plain data."""
+        return PromptHasher, (self._sizes,)
 
     def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
         """Return the hashes of the whole blocks of the request's prompt; a rest shorter than a block is left out.
