@@ -57,7 +57,7 @@ async def test_prompts_that_begin_alike_meet_without_any_feedback(tmp_path: Path
     """prefix-affinity sends each family of prompts to one engine, other families to others."""
     strategy = "prefix-affinity, parameters: {free_requests: 20}"
     async with running_stack(tmp_path, strategy=strategy) as stack:
-        families = ["".join(f"{family} rule {line}. " for line in range(200)) for family in "abcdef"]
+        families = ["".join(f"{family} rule {line}. " for line in range(200)) for family in "abcdefghijklmnop"]
         first = [await _served_by(stack, family + "first question") for family in families]
         assert [await _served_by(stack, family + "second question") for family in families] == first
         assert len(set(first)) > 1
