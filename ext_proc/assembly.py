@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from ext_proc.config import Config, load, located, parse, parse_endpoints
+from ext_proc.config import Config, StrategyConfig, load, located, parse, parse_endpoints
 from ext_proc.core.addresses import network
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.exchange import Exchange
@@ -151,13 +151,7 @@ def build_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
     Raises:
         ConfigError: a strategy is not installed or its parameters are wrong.
     """
-    return {
-        name: (
-            pool.strategy.name,
-            load_strategy(pool.strategy.name, pool.strategy.parameters, f"pools.{name}.strategy"),
-        )
-        for name, pool in config.pools.items()
-    }
+    return {name: _strategy(pool.strategy, f"pools.{name}") for name, pool in config.pools.items()}
 
 
 def build_model_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
@@ -166,13 +160,11 @@ def build_model_strategies(config: Config) -> dict[str, tuple[str, Strategy]]:
     Raises:
         ConfigError: a strategy is not installed or its parameters are wrong.
     """
-    return {
-        name: (
-            model.strategy.name,
-            load_strategy(model.strategy.name, model.strategy.parameters, f"models.{name}.strategy"),
-        )
-        for name, model in config.models.items()
-    }
+    return {name: _strategy(model.strategy, f"models.{name}") for name, model in config.models.items()}
+
+
+def _strategy(chosen: StrategyConfig, owner: str) -> tuple[str, Strategy]:
+    return chosen.name, load_strategy(chosen.name, chosen.parameters, f"{owner}.strategy")
 
 
 def exchange_policy(config: Config, tokens: TokenSource | None = None) -> ExchangePolicy:
