@@ -96,7 +96,8 @@ class Service:
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
-        self._tokens = TokenPools(self._core.registry, self._core.resident, self._metrics.token_lookup)
+        core = self._core
+        self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
         self._keeper = self._make_keeper(config)
         self._scraper = self._make_scraper(config)
         self._listening = self._make_listening(config)

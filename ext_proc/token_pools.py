@@ -15,7 +15,7 @@ from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.sources.adapters import Adapters
 from ext_proc.sources.engine_tokenizer import EngineTokenizer
 from ext_proc.sources.local_tokenizer import LocalTokenizer
-from ext_proc.sources.token_lookup import Count, PoolTokens, TokenLookup
+from ext_proc.sources.token_lookup import Count, PoolTokens, TokenLookup, Told
 
 
 class TokenPools:
@@ -25,12 +25,14 @@ class TokenPools:
         registry: the endpoints.
         resident: what engines report that they hold.
         count: counts each lookup by pool and result.
+        told: tells the size of blocks of engines that have reported none yet.
     """
 
-    def __init__(self, registry: Registry, resident: ResidentIndex, count: Count) -> None:
+    def __init__(self, registry: Registry, resident: ResidentIndex, count: Count, told: Told) -> None:
         self._registry = registry
         self._resident = resident
         self._count = count
+        self._told = told
         self._session: aiohttp.ClientSession | None = None
         self._lookup: TokenLookup | None = None
         self._settings: object = None
@@ -61,7 +63,7 @@ class TokenPools:
         if pools:
             adapters = Adapters(self._session)
             inspect_bytes = config.prompts.inspect_bytes
-            self._lookup = TokenLookup(self._registry, self._resident, adapters, self._count, inspect_bytes)
+            self._lookup = TokenLookup(self._registry, self._resident, adapters, self._count, inspect_bytes, self._told)
             self._lookup.configure(pools)
 
     async def rehearse(self, asked: Asked, inspect_bytes: int) -> TokenPrompt | None:

@@ -51,6 +51,37 @@ class KvFeed:
         """
         self._may_be_new_from = self._next + (not can_ask)
 
+    def asking(self) -> None:
+        """Note that what was published before is asked for; nothing is believed until there is an answer or none."""
+        self._wait(is_waiting=True)
+
+    def asked(self, *, is_answered: bool) -> None:
+        """Note that an answer is complete, or that none comes.
+
+        With a complete one an engine is known even if it has stored nothing yet, and it is the process that was asked
+        whose messages follow.
+        """
+        if is_answered:
+            self.is_heard = self.is_heard or self._starts_complete
+            self._may_be_new_from = math.inf
+        self._wait(is_waiting=False)
+
+    def mistrust(self) -> None:
+        """Believe nothing until something comes: the engine must have told of changes, and has not."""
+        if self.is_heard:
+            self.is_heard = False
+            self._table.revision += 1
+
+    def restart(self) -> None:
+        """Note that another process publishes, whose cache began empty and whose numbers begin at 0."""
+        self._drop()
+        self.is_heard = False
+        self._next = 0
+        self._live = -1
+        self._starts_complete = True
+        self._may_be_new_from = math.inf
+        self._table.revision += 1
+
     def is_new(self, number: int) -> bool:
         """Tell whether a live number must be taken for one of a new process.
 
@@ -64,7 +95,7 @@ class KvFeed:
         Nothing is believed until `receive` is called with it.
         """
         if self.is_new(number):
-            self._restart()
+            self._begin_anew()
         if number <= self._next:
             return None
         self._wait(is_waiting=True)
@@ -77,7 +108,7 @@ class KvFeed:
             Why some of its events had none, metric labels.
         """
         if self.is_new(number):
-            self._restart()
+            self._begin_anew()
         self._wait(is_waiting=False)
         self._live = number
         return self._take(number, batch)
@@ -108,12 +139,8 @@ class KvFeed:
             self.is_waiting = is_waiting
             self._table.revision += 1
 
-    def _restart(self) -> None:
-        self._drop()
-        self._next = 0
-        self._live = -1
-        self._starts_complete = True
-        self._may_be_new_from = math.inf
+    def _begin_anew(self) -> None:
+        self.restart()
         self._wait(is_waiting=False)
 
     def _take(self, number: int, batch: Batch) -> list[str]:
@@ -121,7 +148,9 @@ class KvFeed:
             return []
         if number > self._next:
             self._doubt()
-        self.is_heard = True
+        if not self.is_heard:
+            self.is_heard = True
+            self._table.revision += 1
         self._next = number + 1
         rank = self._rank if batch.rank is None else batch.rank
         cache = self.caches.get(rank)

@@ -38,30 +38,32 @@ class _Reporter(msgspec.Struct):
                 total += run * weight
         if not total and not all(cache.is_complete for cache in caches):
             return None
-        return int(total * size / max(len(caches), len(self.feeds)))
+        return int(total * size / max(len(caches), len(self.feeds), 1))
 
 
 class _Plan(msgspec.Struct, frozen=True, gc=False):
     """How some slots are asked for blocks of one size.
 
     Attributes:
-        caches: of each slot; none if it cannot tell.
+        caches: of each slot; None if it cannot tell.
         rows: all of them, one bit each.
         simple: where each slot has one cache at most: its row, or -1, and what the slot holds if that row holds none.
     """
 
-    caches: Sequence[Sequence[EngineCache]]
+    caches: Sequence[Sequence[EngineCache] | None]
     rows: int
     simple: Sequence[tuple[int, int | None]] | None
 
     @classmethod
-    def of(cls, caches: Sequence[Sequence[EngineCache]], reporters: Sequence[_Reporter | None]) -> _Plan:
+    def of(cls, caches: Sequence[Sequence[EngineCache] | None], reporters: Sequence[_Reporter | None]) -> _Plan:
         """Make the plan for the caches of each slot."""
-        rows = _mask(cache for of_slot in caches for cache in of_slot)
+        rows = _mask(cache for of_slot in caches for cache in of_slot or ())
         simple: list[tuple[int, int | None]] = []
         for of_slot, reporter in zip(caches, reporters, strict=True):
-            if not of_slot or reporter is None:
+            if of_slot is None or reporter is None:
                 simple.append((-1, None))
+            elif not of_slot:
+                simple.append((-1, 0))
             elif len(of_slot) == 1 and len(reporter.feeds) <= 1:
                 simple.append((of_slot[0].row, 0 if of_slot[0].is_complete else None))
             else:
@@ -165,13 +167,17 @@ class ResidentIndex:
             return [depth * size if (depth := depth_of(row)) else otherwise for row, otherwise in plan.simple]
         runs = table.runs(chain.hashes, plan.rows)
         return [
-            self._reporters[slot].tokens(caches, runs, size) if caches else None
+            None if caches is None else self._reporters[slot].tokens(caches, runs, size)
             for slot, caches in zip(slots, plan.caches, strict=True)
         ]
 
     def block_tokens(self, slot: int) -> int | None:
         """Return the tokens of a block of an engine; None while it reports none or is not believed."""
         return next((c.block_tokens for c in self._caches(slot) or () if c.block_tokens is not None), None)
+
+    def has_blocks_of(self, slot: int, block_tokens: int) -> bool:
+        """Tell whether an engine is believed, and its blocks have a size, as far as they have any yet."""
+        return slot in self and self.block_tokens(slot) in (block_tokens, None)
 
     def blocks(self, slot: int) -> int:
         """Return how many blocks a slot holds, copies not counted."""
@@ -197,11 +203,12 @@ class ResidentIndex:
             plan = self._plans[key] = _Plan.of(caches, list(map(self._reporters.get, slots)))
         return plan
 
-    def _caches_of_size(self, slot: int, block_tokens: int) -> list[EngineCache]:
-        caches = self._caches(slot) or []
-        # A rank that was not used yet has no size.
-        sizes = {cache.block_tokens for cache in caches} - {None}
-        return caches if sizes == {block_tokens} else []
+    def _caches_of_size(self, slot: int, block_tokens: int) -> list[EngineCache] | None:
+        """Return the caches of a slot; None if it is not believed, or has blocks of another size."""
+        caches = self._caches(slot)
+        # A rank that was not used yet has no size; it holds nothing of any prompt.
+        is_other = any(cache.block_tokens not in (block_tokens, None) for cache in caches or ())
+        return None if is_other else caches
 
     def _caches(self, slot: int) -> list[EngineCache] | None:
         reporter = self._reporters.get(slot)

@@ -99,7 +99,7 @@ class TokenHits:
             now: monotonic seconds.
             wait: seconds until its prefill is expected to begin.
         """
-        if self.resident.block_tokens(slot) != prompt.chain.block_tokens:
+        if not self.resident.has_blocks_of(slot, prompt.chain.block_tokens):
             return
         self._sent[name] = _Sent(slot, prompt.chain.hashes, now + wait + self._expected_s)
         copies = self._copies.setdefault(slot, {})

@@ -138,6 +138,8 @@ class KvEventListener:
                 problem = NO_EVENTS if now - watch.busy_at > SILENCE_S else ""
             if problem != watch.problem:
                 watch.problem = problem
+                for reader in watch.readers if problem else ():
+                    reader.feed.mistrust()  # what was asked for at the start is old by now
                 self._changed(watch.endpoint, problem)
 
 

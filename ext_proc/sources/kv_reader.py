@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import zmq
 import zmq.asyncio
+from zmq.utils.monitor import parse_monitor_message
 
 from ext_proc.core.kv_events import Batch
 from ext_proc.core.kv_feed import KvFeed
@@ -24,9 +26,6 @@ QUEUE = 1_000
 LARGEST_MESSAGE = 16 * 1024 * 1024
 """Bytes; who sends more is disconnected before they are read."""
 
-LOOK_MS = 2_000
-"""Silence after which the connection is looked at."""
-
 COOL_DOWN_S = 1.0
 """Time between two questions for lost messages; until the second is answered nothing is believed. The same between two
 connections."""
@@ -36,6 +35,7 @@ REPLAY_S = 20.0
 """Longest time without an answer, which an engine looks for every 0.1 s, and for all of them."""
 
 _NUMBER_BYTES = 8
+_REMEMBERED = 256
 _END = b"\xff" * _NUMBER_BYTES
 _RECONNECT_MS, _LAST_RECONNECT_MS = 100, 2_000
 _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
@@ -51,7 +51,32 @@ class Listener(Protocol):
         """A message was received: `ok`, or why it was dropped; why events of it had no effect."""
 
     def kv_recovery(self, result: str) -> None:
-        """A gap was `replayed` or `lost`, or a number that was passed told of a `restart`."""
+        """What was missing was `replayed` or `lost`, a question `unanswered`, or the process is another: `restart`."""
+
+
+class _Newest(NamedTuple):
+    """The newest message that was taken in: who has the same under its number is the same process.
+
+    Attributes:
+        number: its number.
+        beginning: of its payload, where the time is that it was made.
+    """
+
+    number: int
+    beginning: bytes
+
+    @classmethod
+    def of(cls, number: int, payload: bytes) -> _Newest:
+        """Remember a message."""
+        return cls(number, payload[:_REMEMBERED])
+
+
+class _Answer(enum.Enum):
+    """What became of a question."""
+
+    COMPLETE = enum.auto()
+    NONE = enum.auto()
+    OF_ANOTHER = enum.auto()
 
 
 class KvReader:
@@ -68,6 +93,7 @@ class KvReader:
 
     Attributes:
         feed: who is told.
+        is_connected: whether there is a connection.
     """
 
     def __init__(
@@ -81,6 +107,7 @@ class KvReader:
         listener: Listener,
     ) -> None:
         self.feed = feed
+        self.is_connected = False
         self._context = context
         self._address, self._replay_address = addresses
         self._topic = topic
@@ -88,6 +115,8 @@ class KvReader:
         self._heard = heard
         self._listener = listener
         self._asked_at = -COOL_DOWN_S
+        self._newest: _Newest | None = None
+        self._expected: _Newest | None = None
 
     async def run(self) -> None:
         """Read until cancelled; nothing that comes can end this."""
@@ -105,13 +134,15 @@ class KvReader:
         """
         with self._socket(zmq.SUB, self._address) as socket, _monitor(socket) as monitor:
             socket.subscribe(self._topic)
-            direct, has_ended = _direct(socket), False
+            socket.connect(self._address)  # watched from before, or its beginning may be missed
+            direct, poller, has_ended = _direct(socket), zmq.asyncio.Poller(), False
+            poller.register(socket, zmq.POLLIN)
+            poller.register(monitor, zmq.POLLIN)
             while True:
-                is_there = await socket.poll(0 if has_ended else LOOK_MS)
-                if _received(monitor):
-                    has_ended = True
-                    self.feed.reconnected(can_ask=self._replay_address is not None)
-                if not is_there:
+                ready = dict(await poller.poll(0 if has_ended else None))
+                if monitor in ready:
+                    has_ended = await self._note_connection(_happened(_direct(monitor))) or has_ended
+                if socket not in ready:
                     if has_ended:  # and what came before is read
                         return
                     continue
@@ -122,7 +153,34 @@ class KvReader:
                 if waiting is not None:
                     await self._recover(*waiting)
 
-    def _read(self, socket: zmq.Socket[bytes], until: float) -> tuple[int, Batch] | None:
+    async def _note_connection(self, happened: set[int]) -> bool:
+        """Note what happened to the connection; return whether it has ended."""
+        self.is_connected = zmq.EVENT_DISCONNECTED not in happened
+        if not self.is_connected:
+            self.feed.reconnected(can_ask=self._replay_address is not None)
+        elif self._replay_address is not None:
+            await self._catch_up(self._replay_address)
+        return not self.is_connected
+
+    async def _catch_up(self, address: str) -> None:
+        """Ask for all that was published before: the engine may be silent for long, or be another one by now."""
+        answer = _Answer.NONE
+        self.feed.asking()
+        try:
+            await self._pause()
+            if self._newest is not None:
+                answer = await self._ask(address, self._newest.number, self._newest)
+                if answer is _Answer.OF_ANOTHER:
+                    self._listener.kv_recovery("restart")
+                    self._newest = None
+            if self._newest is None:
+                self.feed.restart()
+                answer = await self._ask(address, 0)
+        finally:
+            self.feed.asked(is_answered=answer is _Answer.COMPLETE)
+        self._listener.kv_recovery("replayed" if answer is _Answer.COMPLETE else "unanswered")
+
+    def _read(self, socket: zmq.Socket[bytes], until: float) -> tuple[int, Batch, bytes] | None:
         """Take in what is there; stop at a message before which others are missing, and return it."""
         while True:
             try:
@@ -136,8 +194,8 @@ class KvReader:
                 if self.feed.is_new(number):
                     self._listener.kv_recovery("restart")
                 if self.feed.missing(number) is not None:
-                    return read
-                self._listener.kv_messages("ok", [*batch.skipped, *self.feed.receive(number, batch)])
+                    return number, batch, frames[-1]
+                self._receive(number, batch, frames[-1])
             if time.monotonic() >= until:
                 return None
 
@@ -161,34 +219,43 @@ class KvReader:
     def _drop(self, reason: str) -> None:
         self._listener.kv_messages(reason, ())
 
-    async def _recover(self, number: int, batch: Batch) -> None:
-        """Ask for what is missing before a message, then take it in; without an answer the rest is lost."""
-        if self._replay_address is not None:
-            await asyncio.sleep(self._asked_at + COOL_DOWN_S - time.monotonic())
-            self._asked_at = time.monotonic()
-            await self._ask(self._replay_address, number)
-        result = "lost" if self.feed.missing(number) is not None else "replayed"
-        self._listener.kv_recovery(result)
+    def _receive(self, number: int, batch: Batch, payload: bytes) -> None:
+        self._newest = _Newest.of(number, payload)
         self._listener.kv_messages("ok", [*batch.skipped, *self.feed.receive(number, batch)])
 
-    async def _ask(self, address: str, until: int) -> None:
-        first = self.feed.missing(until)
-        if first is None:
-            return
-        end = time.monotonic() + REPLAY_S
+    async def _recover(self, number: int, batch: Batch, payload: bytes) -> None:
+        """Ask for what is missing before a message, then take it in; without an answer the rest is lost."""
+        if self._replay_address is not None:
+            await self._pause()
+            first = self.feed.missing(number)
+            if first is not None:
+                await self._ask(self._replay_address, first)
+        result = "lost" if self.feed.missing(number) is not None else "replayed"
+        self._listener.kv_recovery(result)
+        self._receive(number, batch, payload)
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._asked_at + COOL_DOWN_S - time.monotonic())
+        self._asked_at = time.monotonic()
+
+    async def _ask(self, address: str, first: int, newest: _Newest | None = None) -> _Answer:
+        """Ask for all messages from a number on; `newest` is how the first of them must be, where that is known."""
+        end, self._expected = time.monotonic() + REPLAY_S, newest
         with self._socket(zmq.DEALER, address) as socket:
+            socket.connect(address)
             direct = _direct(socket)
             await socket.send_multipart([b"", first.to_bytes(_NUMBER_BYTES, "big")])
             while (left := min(end - time.monotonic(), REPLAY_IDLE_S)) > 0 and await socket.poll(int(left * 1000)):
                 async with self._turn:
                     began = time.monotonic()
-                    is_over = self._read_answers(direct, began + TURN_S)
+                    answer = self._read_answers(direct, began + TURN_S)
                     await _rest(time.monotonic() - began)
-                if is_over:
-                    return
+                if answer is not None:
+                    return answer
+        return _Answer.NONE
 
-    def _read_answers(self, socket: zmq.Socket[bytes], stop: float) -> bool:
-        """Take in answers that are there; return whether that was the last.
+    def _read_answers(self, socket: zmq.Socket[bytes], stop: float) -> _Answer | None:
+        """Take in answers that are there; return what became of the question, None while more are to come.
 
         They go on beyond what was missed, which fills later gaps too; what they bring twice the feed ignores.
         """
@@ -196,17 +263,22 @@ class KvReader:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return False
+                return None
             if frames and not frames[0]:
                 del frames[0]
-            if len(frames) in _REPLAY_FRAMES and frames[-2] == _END:
-                return True
-            read = self._parse(frames, _REPLAY_FRAMES)
-            if read is None:
-                continue
-            number, batch = read
-            self._listener.kv_messages("replayed", [*batch.skipped, *self.feed.replayed(number, batch)])
-        return False
+            is_last = len(frames) in _REPLAY_FRAMES and frames[-2] == _END
+            read = None if is_last else self._parse(frames, _REPLAY_FRAMES)
+            if self._expected is not None and (is_last or read is not None):
+                if read is None or _Newest.of(read[0], frames[-1]) != self._expected:
+                    return _Answer.OF_ANOTHER
+                self._expected = None
+            if is_last:
+                return _Answer.COMPLETE
+            if read is not None:
+                number, batch = read
+                self._newest = _Newest.of(number, frames[-1])
+                self._listener.kv_messages("replayed", [*batch.skipped, *self.feed.replayed(number, batch)])
+        return None
 
     def _socket(self, kind: int, address: str) -> zmq.asyncio.Socket:
         socket = self._context.socket(kind)
@@ -216,7 +288,6 @@ class KvReader:
         socket.ipv6 = "[" in address
         socket.reconnect_ivl, socket.reconnect_ivl_max = _RECONNECT_MS, _LAST_RECONNECT_MS
         socket.heartbeat_ivl, socket.heartbeat_timeout = _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS
-        socket.connect(address)
         return socket
 
 
@@ -226,22 +297,21 @@ def _direct(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
     return direct
 
 
-def _received(socket: zmq.Socket[bytes]) -> bool:
-    """Receive whatever is there; returns whether anything was."""
-    is_any = False
+def _happened(monitor: zmq.Socket[bytes]) -> set[int]:
+    """Return what happened to a connection since the last time."""
+    happened = set[int]()
     with suppress(zmq.Again):
         while True:
-            socket.recv_multipart(zmq.NOBLOCK)
-            is_any = True
-    return is_any
+            happened.add(parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"])
+    return happened
 
 
 @contextmanager
-def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.Socket[bytes]]:
-    """Return a socket that has something to receive once a connection has ended."""
-    monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.asyncio.Socket]:
+    """Return a socket that has something to receive once there is a connection, or none any more."""
+    monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
     try:
-        yield _direct(monitor)
+        yield monitor
     finally:
         socket.disable_monitor()
         monitor.close(linger=0)

@@ -37,7 +37,7 @@ def config(tokens: str = "{}") -> Config:
 
 def token_pools() -> TokenPools:
     """Make the parts, without endpoints."""
-    return TokenPools(Registry(), ResidentIndex(), lambda _pool, _result: None)
+    return TokenPools(Registry(), ResidentIndex(), lambda _pool, _result: None, lambda _slot: None)
 
 
 async def test_only_pools_that_ask_for_it_have_tokens(http: aiohttp.ClientSession) -> None:

@@ -35,7 +35,7 @@ class Naive:
 
     def begin(self) -> None:
         """Be a new process of which nothing was heard."""
-        self.is_known, self.is_complete, self.has_blocks, self.is_waiting = False, True, False, False
+        self.is_known, self.is_complete, self.is_waiting = False, True, False
         self.doubted: dict[EngineHash, Path] = {}
         self.names: dict[Tier, dict[EngineHash, tuple[Path, int]]] = {tier: {} for tier in Tier}
 
@@ -62,7 +62,6 @@ class Naive:
             self._stored(event)
 
     def _stored(self, event: BlocksStored) -> None:
-        self.has_blocks = True
         if event.parent is None:
             above: Path = (event.adapter, ())
         else:
@@ -79,7 +78,7 @@ class Naive:
 
     def held(self, adapter: str, prompt: Sequence[tuple[int, int]]) -> int | None:
         """Return the tokens held of a prompt."""
-        if not self.is_known or not self.has_blocks or self.is_waiting:
+        if not self.is_known or self.is_waiting:
             return None
         total = 0.0
         for depth in range(1, len(prompt) + 1):

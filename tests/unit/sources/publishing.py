@@ -16,6 +16,12 @@ END = b"\xff" * 8
 class Publisher:
     """Publishes batches with numbers, keeps them, and sends them again to who asks, like vLLM.
 
+    Attributes:
+        kept: payloads by number.
+        questions: from which number on was asked.
+        is_mute: whether questions are not answered.
+        forgotten: how many payloads are not sent again, the oldest.
+
     Args:
         port: where to publish; 0 takes a free one.
         replay_port: where to be asked; 0 takes a free one.
@@ -29,6 +35,7 @@ class Publisher:
         self.kept: list[bytes] = []
         self.questions: list[int] = []
         self.is_mute = False
+        self.forgotten = 0
         self._with_topic = with_topic
         self._topic = topic
         self._context = zmq.asyncio.Context()
@@ -60,6 +67,15 @@ class Publisher:
         """Send any frames."""
         await self._publisher.send_multipart(list(frames))
 
+    async def interrupted(self) -> None:
+        """Cut the connections of who listens; what is published meanwhile does not reach them."""
+        address = f"tcp://127.0.0.1:{self.port}"
+        self._publisher.unbind(address)
+        self._publisher.close()
+        self._publisher = self._context.socket(zmq.PUB)
+        self._publisher.linger = 0
+        self._publisher.bind(address)
+
     async def _answer(self) -> None:
         while True:
             client, _, asked = await self._router.recv_multipart()
@@ -68,7 +84,7 @@ class Publisher:
             if self.is_mute:
                 continue
             topic = [self._topic] if self._with_topic else []
-            for number, payload in list(enumerate(self.kept))[first:]:
+            for number, payload in list(enumerate(self.kept))[max(first, self.forgotten) :]:
                 await self._router.send_multipart([client, b"", *topic, number.to_bytes(8, "big"), payload])
             await self._router.send_multipart([client, b"", *topic, END, b""])
 

@@ -136,6 +136,75 @@ async def test_what_was_published_before_is_asked_for(with_topic: bool) -> None:
             assert heard.results["replayed"] >= 2
 
 
+async def test_an_engine_that_was_not_used_yet_is_known_to_hold_nothing() -> None:
+    """It publishes nothing, but its answer to the question for all before says so."""
+    async with Publisher() as publisher, listening(publisher) as heard:
+        await until(lambda: heard.held(1) == 0)
+        assert heard.endpoint.slot in heard.index
+        await publisher.publish(stored(1, 2))
+        await until(lambda: heard.held(1, 2) == 2 * SIZE)
+        assert heard.recoveries == {"replayed": 1}
+
+
+async def test_an_engine_that_is_silent_is_known_by_what_it_published_before() -> None:
+    """Nobody waits for its next message; and with what it cannot answer for, it may hold more than is known."""
+    async with Publisher() as publisher:
+        await publisher.publish(stored(1, 2))
+        await publisher.publish(removed(2))
+        async with listening(publisher) as heard:
+            await until(lambda: heard.held(1, 2) == SIZE)
+            assert heard.held(7) == 0
+        publisher.forgotten = 1
+        async with listening(publisher) as heard:
+            await until(lambda: heard.endpoint.slot in heard.index)
+            assert heard.held(1) is None
+
+
+async def test_an_engine_without_an_answer_is_not_known_before_its_first_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The question is given up, and counted as unanswered."""
+    monkeypatch.setattr(kv_reader, "REPLAY_IDLE_S", 0.2)
+    async with Publisher() as publisher, listening(publisher) as heard:
+        publisher.is_mute = True
+        await until(lambda: heard.recoveries == {"unanswered": 1})
+        assert (heard.endpoint.slot in heard.index, heard.listener.is_degraded) == (False, False)
+        await joined(publisher, heard)
+
+
+async def test_after_a_cut_the_same_engine_is_still_believed() -> None:
+    """What it published last proves that it is the same process, however little of the rest it remembers."""
+    async with Publisher() as publisher, listening(publisher) as heard:
+        await joined(publisher, heard)
+        await publisher.publish(stored(1))
+        await publisher.publish(stored(2))
+        await until(lambda: heard.held(2) == SIZE)
+        publisher.forgotten = len(publisher.kept) - 1
+        publisher.questions.clear()
+        await publisher.interrupted()
+        await publisher.publish(stored(3))
+        await until(lambda: heard.held(3) == SIZE)
+        assert (heard.held(1), heard.held(2), heard.held(9)) == (SIZE, SIZE, 0)
+        assert publisher.questions[:1] == [len(publisher.kept) - 2]
+        assert not heard.recoveries["restart"]
+
+
+async def test_after_a_cut_another_engine_is_believed_by_its_own_messages() -> None:
+    """Its numbers are further on than those of the one before, so only what they say tells the two apart."""
+    async with Publisher() as publisher, listening(publisher) as heard:
+        await joined(publisher, heard)
+        await publisher.publish(stored(1))
+        await until(lambda: heard.held(1) == SIZE)
+        before = len(publisher.kept)
+        await publisher.__aexit__()
+        again = Publisher(publisher.port, publisher.replay_port)
+        for number in range(before + 3):
+            await again.publish(stored(100 + number))
+        async with again:
+            await until(lambda: heard.held(101) == SIZE)
+            assert (heard.held(1), heard.held(100), heard.recoveries["restart"]) == (0, SIZE, 1)
+
+
 async def test_lost_messages_are_asked_for_again() -> None:
     """A gap is filled; what its messages gave up is gone, and nothing counts twice."""
     async with Publisher() as publisher, listening(publisher) as heard:
