@@ -3,18 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
-from ext_proc.core.health import HealthMonitor
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation
 from ext_proc.core.pool import Snapshot
+from ext_proc.core.strategies import Generator
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""
 
 
+class Gate(Protocol):
+    """A filter by the state of endpoints, which changes while they serve.
+
+    Attributes:
+        name: what the explanation of a decision calls it.
+    """
+
+    name: str
+
+    def admit(
+        self, candidates: Sequence[Endpoint], request: InferenceRequest, now: float, generator: Generator
+    ) -> Sequence[Endpoint]:
+        """Return who may be chosen now; the very same object if all may. Leaves no trace: it may be a dry run."""
+
+
 def filtered(
-    request: InferenceRequest, subset: Collection[str] | None, snapshot: Snapshot, health: HealthMonitor, now: float
+    request: InferenceRequest,
+    subset: Collection[str] | None,
+    snapshot: Snapshot,
+    gates: Sequence[Gate],
+    now: float,
+    generator: Generator,
 ) -> tuple[FilterReport, ...]:
     """Narrow the endpoints down, filter by filter; the last report holds the candidates, or none.
 
@@ -22,8 +43,9 @@ def filtered(
         request: what was understood of the HTTP request.
         subset: the only addresses the data plane allows; None allows all.
         snapshot: the endpoints.
-        health: which of them may be chosen.
+        gates: which of them may be chosen now, asked in this order until nobody is left.
         now: monotonic seconds.
+        generator: for gates that let some requests through.
     """
     left: Sequence[Endpoint] = snapshot.candidates(request.model)
     if request.model is None and not left and request.operation in MODELLESS:
@@ -34,10 +56,13 @@ def filtered(
         before, left = after, [endpoint for endpoint in left if endpoint.address in subset]
         after = len(left)
         reports = (*reports, FilterReport("subset", before, after, left))
-    if not after:
-        return reports
-    well = health.eligible(left, now)
-    return (*reports, FilterReport("health", after, len(well), well))
+    for gate in gates:
+        if not after:
+            break
+        before, left = after, gate.admit(left, request, now, generator)
+        after = len(left)
+        reports = (*reports, FilterReport(gate.name, before, after, left))
+    return reports
 
 
 def refusal(

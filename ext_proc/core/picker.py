@@ -16,7 +16,7 @@ from ext_proc.core.candidates import Candidates
 from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted, reason_of
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
-from ext_proc.core.filters import filtered, refusal
+from ext_proc.core.filters import Gate, filtered, refusal
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.knowledge import Knowledge
@@ -71,6 +71,7 @@ class EndpointPicker:
         instance: a name that no other kvpicker of the same Envoy has; begins every decision id.
         fallbacks: endpoints named after the chosen one, for Envoy's retries.
         token_hits: what engines that report it hold, for prompts whose tokens are known; None if none reports.
+        gates: filters by the state of endpoints, in the order they are asked; None asks the health alone.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class EndpointPicker:
         fallbacks: int = 2,
         model_strategies: Mapping[str, tuple[str, Strategy]] | None = None,
         token_hits: TokenHits | None = None,
+        gates: Sequence[Gate] | None = None,
     ) -> None:
         self.strategies = strategies
         self.model_strategies = model_strategies or {}
@@ -100,6 +102,7 @@ class EndpointPicker:
         self._ledger = ledger
         self._index = index
         self._health = health
+        self._gates = (health,) if gates is None else tuple(gates)
         self._rates = rates
         self._expectations = expectations
         self._hasher = hasher
@@ -143,7 +146,7 @@ class EndpointPicker:
     ) -> Choice | Rejection:
         """Choose as `pick` does, and book nothing."""
         snapshot = self._registry.snapshot
-        filters = filtered(request, subset, snapshot, self._health, now)
+        filters = filtered(request, subset, snapshot, self._gates, now, generator)
         candidates = filters[-1].left
         if not candidates:
             return Rejection(refusal(request, subset, snapshot, filters), filters)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Sequence
+
 from ext_proc.core.filters import filtered
-from ext_proc.core.model import Ending
+from ext_proc.core.model import Ending, Endpoint, InferenceRequest
+from ext_proc.core.strategies import Generator
 from tests.unit.core.builders import Fleet, request
 
 
@@ -13,7 +17,7 @@ def test_filters_narrow_down_one_after_the_other() -> None:
     fleet.fill("q", "10.0.1.1:8000", models=frozenset({"other"}))
     fleet.settle(fleet.pick(subset={"10.0.0.12:8000"}), Ending.CONNECT_FAILURE)
     subset = {"10.0.0.11:8000", "10.0.0.12:8000", "10.0.1.1:8000"}
-    reports = filtered(request(), subset, fleet.registry.snapshot, fleet.health, fleet.now)
+    reports = filtered(request(), subset, fleet.registry.snapshot, (fleet.health,), fleet.now, random.Random(0))
     assert [(report.name, [endpoint.address for endpoint in report.left]) for report in reports[1:]] == [
         ("subset", ["10.0.0.11:8000", "10.0.0.12:8000"]),
         ("health", ["10.0.0.11:8000"]),
@@ -28,5 +32,34 @@ def test_filters_narrow_down_one_after_the_other() -> None:
 def test_nothing_is_left_to_be_ill() -> None:
     """Where a filter left nothing, those after it have nothing to say."""
     fleet = Fleet(2)
-    (report,) = filtered(request(model="unknown"), None, fleet.registry.snapshot, fleet.health, fleet.now)
+    (report,) = filtered(
+        request(model="unknown"), None, fleet.registry.snapshot, (fleet.health,), fleet.now, random.Random(0)
+    )
     assert (str(report), len(report.left)) == ("model: 0 of 2 match", 0)
+
+
+class _Shut:
+    """Lets nobody through."""
+
+    name = "shut"
+
+    def admit(
+        self,
+        candidates: Sequence[Endpoint],
+        request: InferenceRequest,
+        now: float,
+        generator: Generator,
+    ) -> Sequence[Endpoint]:
+        return ()
+
+
+def test_gates_are_asked_in_order_until_nobody_is_left() -> None:
+    """The last report names the gate that let nobody through; those behind it are not asked."""
+    fleet = Fleet(2)
+    gates = (fleet.health, _Shut(), fleet.health)
+    reports = filtered(request(), None, fleet.registry.snapshot, gates, fleet.now, random.Random(0))
+    assert [(report.name, report.before, report.after) for report in reports] == [
+        ("model", 2, 2),
+        ("health", 2, 2),
+        ("shut", 2, 0),
+    ]
