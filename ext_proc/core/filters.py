@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
+from ext_proc.core.generator import Generator
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation
 from ext_proc.core.pool import Snapshot
-from ext_proc.core.strategies import Generator
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""

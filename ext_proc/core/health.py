@@ -12,9 +12,9 @@ from math import inf
 
 import msgspec
 
+from ext_proc.core.generator import Generator
 from ext_proc.core.model import ILLNESS, Ending, Endpoint, InferenceRequest
 from ext_proc.core.observer import NoObserver, Observer
-from ext_proc.core.strategies import Generator
 
 
 class HealthState(enum.StrEnum):

@@ -17,6 +17,7 @@ from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predic
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import Gate, filtered, refusal
+from ext_proc.core.generator import Generator
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.knowledge import Knowledge
@@ -37,7 +38,7 @@ from ext_proc.core.prompts.framing import TOKENS
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
 from ext_proc.core.reuse import ReuseMeter
-from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
+from ext_proc.core.strategies import Context, Ranking, Strategy
 from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms

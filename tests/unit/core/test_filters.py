@@ -6,8 +6,8 @@ import random
 from collections.abc import Sequence
 
 from ext_proc.core.filters import filtered
+from ext_proc.core.generator import Generator
 from ext_proc.core.model import Ending, Endpoint, InferenceRequest
-from ext_proc.core.strategies import Generator
 from tests.unit.core.builders import Fleet, request
 
 
