@@ -115,7 +115,7 @@ class KvEventListener:
     def _begin(self, context: zmq.asyncio.Context, endpoint: Endpoint, source: Publishers) -> _Watch:
         watch = _Watch(endpoint, source)
         for rank, (address, replay) in enumerate(source.addresses):
-            feed = self._resident.feed(endpoint.slot, rank, source.weights)
+            feed = self._resident.feed(endpoint.slot, rank, source.weights, is_pinned=source.is_pinned)
             reader = KvReader(context, feed, (address, replay), source.topic, self._turn, watch.heard, self._listener)
             watch.readers.append(reader)
             watch.tasks.append(asyncio.create_task(reader.run()))

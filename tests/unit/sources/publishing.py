@@ -56,6 +56,10 @@ class Publisher:
         await asyncio.gather(self._task, return_exceptions=True)
         self._context.destroy(linger=0)
 
+    def discard(self) -> None:
+        """Give up one that was never entered."""
+        self._context.destroy(linger=0)
+
     async def publish(self, *events: Any, is_sent: bool = True) -> None:
         """Publish a batch; one that is not sent is lost on the way."""
         self.kept.append(msgspec.msgpack.encode([1.0, list(events), 0]))
@@ -87,6 +91,21 @@ class Publisher:
             for number, payload in list(enumerate(self.kept))[max(first, self.forgotten) :]:
                 await self._router.send_multipart([client, b"", *topic, number.to_bytes(8, "big"), payload])
             await self._router.send_multipart([client, b"", *topic, END, b""])
+
+
+def neighbours() -> tuple[Publisher, Publisher]:
+    """Make the publishers of two ranks, whose ports follow each other."""
+    for port in range(20_000, 60_000, 97):
+        made: list[Publisher] = []
+        try:
+            for rank in range(2):
+                made.append(Publisher(port + rank, port + 10 + rank))  # noqa: PERF401  those made before one that fails
+        except zmq.ZMQError:
+            for publisher in made:
+                publisher.discard()
+        else:
+            return made[0], made[1]
+    raise OSError("no ports are free")
 
 
 def _bound(socket: zmq.asyncio.Socket, port: int) -> int:
