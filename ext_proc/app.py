@@ -96,8 +96,8 @@ class Service:
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
-        core = self._core
-        self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
+        registry, resident, told = self._core.registry, self._core.resident, self._core.signals.block_tokens
+        self._tokens = TokenPools(registry, resident, self._metrics.token_lookup, told)
         self._keeper = self._make_keeper(config)
         self._scraper = self._make_scraper(config)
         self._listening = self._make_listening(config)
@@ -195,7 +195,8 @@ class Service:
         stack.callback(self._tokens.close)
         self._tokens.configure(self._config, session)
         self._exchange_policy = exchange_policy(self._config, self._tokens.source)
-        learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
+        keys, registry = self._tokens.keys, self._core.registry
+        learner = ModelLearner(session, registry, self._keeper.apply, self._model_unknown, keys=keys)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._listening.run())

@@ -35,6 +35,7 @@ from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
+from ext_proc.sources.api_keys import read_keys
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.scrape import ScrapeStatus
@@ -238,6 +239,7 @@ def check(path: Path) -> Config:
     with located(path):
         build_strategies(config)
         scrape_token(config)
+        read_keys(config)
         build_model_strategies(config)
         check_installed(config)
         if config.envoy.endpoints_file is not None:

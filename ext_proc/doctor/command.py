@@ -18,6 +18,7 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import EndpointSpec, Registry
 from ext_proc.doctor.advice import Level, findings
 from ext_proc.doctor.examination import TIMEOUT_S, Examination, examine
+from ext_proc.sources.api_keys import NO_HEADERS, read_keys
 from ext_proc.sources.kv_publishers import publishers
 from ext_proc.sources.scrape import metrics_source
 from ext_proc.token_pools import local_tokenizer
@@ -86,9 +87,9 @@ async def examine_all(config: Config, registry: Registry, *, probe: bool, timeou
     """Ask all engines, some at a time, and return what they answered in their order.
 
     Raises:
-        ConfigError: the token for their metrics is not there, or a local tokenizer cannot be used.
+        ConfigError: the token for their metrics or a key is not there, or a local tokenizer cannot be used.
     """
-    token, turns, pools = scrape_token(config), asyncio.Semaphore(_AT_ONCE), config.pools
+    token, keys, turns, pools = scrape_token(config), read_keys(config), asyncio.Semaphore(_AT_ONCE), config.pools
     tokenizers = {name: local_tokenizer(name, config) for name in pools}
     async with aiohttp.ClientSession(auto_decompress=True) as session:
 
@@ -101,6 +102,7 @@ async def examine_all(config: Config, registry: Registry, *, probe: bool, timeou
                     endpoint,
                     source,
                     token=token,
+                    headers=keys.get(endpoint.pool, NO_HEADERS),
                     probe=probe,
                     events=events,
                     local=tokenizers.get(endpoint.pool),

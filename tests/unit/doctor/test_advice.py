@@ -51,6 +51,7 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
     [
         ({"reachable": False, "models_problem": "timeout"}, "problem", "nothing answers here", "start it"),
         ({"models": (), "models_problem": "http_404"}, "problem", "/v1/models", "`models`"),
+        ({"models": (), "models_problem": "http_401"}, "problem", "API key", "`api_key_env`"),
         ({"prefix_caching": False}, "problem", "keeps no prefixes", "--enable-prefix-caching"),
         ({"tokenizes_chat": False}, "problem", "no conversation", "source: local"),
         ({"tokenizes_chat": False, "tokenizes_text": False}, "problem", "does not answer", "source: local"),

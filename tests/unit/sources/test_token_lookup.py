@@ -19,6 +19,7 @@ from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.sources.adapters import Adapters
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.token_lookup import (
     MOST_AT_ONCE,
     NONE_KEPT_S,
@@ -67,7 +68,7 @@ class Bench:
         self.registry.replace("p", [EndpointSpec(address=address)], frozenset({"m", "lora"}))
         self.slot = self.registry.snapshot.endpoints[0].slot
         self.resident.add(self.slot, 4)
-        adapters = Adapters(http)
+        adapters = Adapters(http, ApiKeys())
         self.lookup = TokenLookup(self.registry, self.resident, adapters, self.count, 1 << 20, told)
         self.lookup.configure({"p": PoolTokens(self.gate, deadline_s, 10_000)})
 
