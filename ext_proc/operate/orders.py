@@ -13,6 +13,7 @@ import msgspec
 
 from ext_proc.core.errors import ConfigError
 from ext_proc.ops.admin_client import Answer, Unreachable, ask, page
+from ext_proc.ops.text import counted
 
 DONE: Final = 0
 REQUESTS_LEFT: Final = 3
@@ -81,7 +82,8 @@ async def _give(order: Order, admin: str) -> int:
     until = time.monotonic() + order.deadline
     answer = await _drain(url, headers, until)
     if order.wait and answer.status in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
-        order.say(f"{order.endpoint}: {_running(answer)} requests running, {order.deadline:g} s to the deadline")
+        running = counted(_running(answer), "request")
+        order.say(f"{order.endpoint}: {running} running, {order.deadline:g} s to the deadline")
     while order.wait and answer.status == HTTPStatus.ACCEPTED:
         answer = await _patient(order, url, headers, until)
     return _concluded(order, answer)
@@ -117,7 +119,7 @@ def _concluded(order: Order, answer: Answer) -> int:
 def _one(order: Order, row: Mapping[str, Any]) -> int:
     """Say how one endpoint stands, and return the exit status that makes."""
     stage, running = str(row["lifecycle"]), int(row["running"])
-    order.say(f"{row['address']}: {stage}, {running} requests running")
+    order.say(f"{row['address']}: {stage}, {counted(running, 'request')} running")
     if order.verb != "drain" or stage == "draining":
         return DONE
     if stage != "drained":
@@ -125,7 +127,7 @@ def _one(order: Order, row: Mapping[str, Any]) -> int:
         return CALLED_OFF
     if not row["left"]:
         return DONE
-    order.say(f"{row['address']}: the deadline passed while {row['left']} requests still ran")
+    order.say(f"{row['address']}: the deadline passed while {counted(row['left'], 'request')} still ran")
     return REQUESTS_LEFT
 
 
