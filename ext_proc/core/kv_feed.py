@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from ext_proc.core.block_table import BlockTable
 from ext_proc.core.engine_cache import EngineCache
 from ext_proc.core.kv_events import Batch
+from ext_proc.core.kv_state import Disbelief
 
 MOST_RANKS = 64
 """Caches of one publisher; more are no ranks but nonsense."""
@@ -29,12 +30,16 @@ class KvFeed:
         caches: by rank.
         is_heard: whether anything has been received.
         is_waiting: whether messages are missing that have been asked for; nothing is believed meanwhile.
+        losses: times that messages were lost, so that what was held before is not believed.
+        is_silent: whether it was silent for so long that nothing is believed until something comes.
     """
 
     def __init__(self, table: BlockTable, rank: int = 0) -> None:
         self.caches: dict[int, EngineCache] = {}
         self.is_heard = False
         self.is_waiting = False
+        self.is_silent = False
+        self.losses = 0
         self._table = table
         self._rank = rank
         self._next = 0
@@ -68,9 +73,24 @@ class KvFeed:
 
     def mistrust(self) -> None:
         """Believe nothing until something comes: the engine must have told of changes, and has not."""
+        self.is_silent = True
         if self.is_heard:
             self.is_heard = False
             self._table.revision += 1
+
+    @property
+    def disbelief(self) -> Disbelief | None:
+        """Why nothing is believed; None if what was reported is."""
+        if self.is_waiting:
+            return Disbelief.MISSING_EVENTS
+        if self.is_silent:
+            return Disbelief.SILENT
+        return None if self.is_heard else Disbelief.NOTHING_HEARD
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can be held that was not reported."""
+        return self._starts_complete and all(cache.is_complete for cache in self.caches.values())
 
     def restart(self) -> None:
         """Note that another process publishes, whose cache began empty and whose numbers begin at 0."""
@@ -150,6 +170,7 @@ class KvFeed:
             self._doubt()
         if not self.is_heard:
             self.is_heard = True
+            self.is_silent = False
             self._table.revision += 1
         self._next = number + 1
         rank = self._rank if batch.rank is None else batch.rank
@@ -162,6 +183,7 @@ class KvFeed:
         return [problem for problem in map(cache.apply, batch.events) if problem is not None]
 
     def _doubt(self) -> None:
+        self.losses += 1
         self._starts_complete = False
         for cache in self.caches.values():
             cache.doubt()

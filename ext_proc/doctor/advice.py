@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
 from ext_proc.config import PoolConfig
+from ext_proc.doctor.events_advice import of_listening
 from ext_proc.doctor.examination import Examination
-
-
-class Level(enum.StrEnum):
-    """How much a finding matters: a problem hurts now, advice would bring something."""
-
-    PROBLEM = "problem"
-    ADVICE = "advice"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing to know.
-
-    Attributes:
-        level: how much it matters.
-        where: the endpoint or the pool it is about.
-        what: what was found.
-        do: what to switch on or to change.
-        brings: what that would bring.
-    """
-
-    level: Level
-    where: str
-    what: str
-    do: str = ""
-    brings: str = ""
-
+from ext_proc.doctor.finding import Finding, Level
 
 _METRICS: Final[Mapping[str, str]] = MappingProxyType(
     {"sglang": "start it with --enable-metrics", "llama-cpp": "start it with --metrics"}
@@ -105,6 +78,7 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
         what = "the tokenizer of the pool makes other tokens than the engine"
         do = "give it the files of the engine's model, or set `tokens: {source: engine}`"
         yield Finding(Level.PROBLEM, at, what, do, "hits that are there are seen")
+    yield from of_listening(one)
     yield from _of_usage(one)
 
 

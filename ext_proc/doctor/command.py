@@ -16,8 +16,10 @@ from ext_proc.config import Config, load, parse_endpoints
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import EndpointSpec, Registry
-from ext_proc.doctor.advice import Level, findings
+from ext_proc.doctor.advice import findings
 from ext_proc.doctor.examination import TIMEOUT_S, Examination, examine
+from ext_proc.doctor.finding import Level
+from ext_proc.doctor.running import heard
 from ext_proc.sources.api_keys import NO_HEADERS, read_keys
 from ext_proc.sources.kv_publishers import publishers
 from ext_proc.sources.scrape import metrics_source
@@ -28,7 +30,8 @@ HELP: Final = "ask each configured engine what it can tell, and say what to swit
 DESCRIPTION: Final = """\
 Asks every engine of a configuration file what it is, whether its metrics, KV events and
 tokenizer can be used, and whether block sizes agree; says in plain words what is wrong,
-what to switch on, and what that would bring. Only reads, unless --probe is given.
+what to switch on, and what that would bring. Only reads, unless --probe is given. If a
+kvpicker runs with this file, it says how listening to KV events goes.
 
 The exit status is 0 if nothing is wrong (advice is not wrong), 1 if there is a problem,
 2 if the configuration cannot be used.
@@ -56,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     config = load(arguments.config)
     registry = registered(config)
-    examined = asyncio.run(examine_all(config, registry, probe=arguments.probe, timeout_s=arguments.timeout))
+    examined = asyncio.run(_examine(config, registry, arguments))
     found = findings(examined, config.pools)
     if arguments.json:
         told = {"engines": examined, "findings": found}
@@ -66,6 +69,17 @@ def run(arguments: argparse.Namespace) -> int:
 
         show(examined, found, sys.stdout)
     return int(any(finding.level is Level.PROBLEM for finding in found))
+
+
+async def _examine(config: Config, registry: Registry, arguments: argparse.Namespace) -> list[Examination]:
+    """Ask all engines, and the kvpicker that runs with the configuration, if one does."""
+    listening, examined = await asyncio.gather(
+        heard(config, arguments.config, arguments.timeout),
+        examine_all(config, registry, probe=arguments.probe, timeout_s=arguments.timeout),
+    )
+    for one in examined:
+        one.publishers = listening.get(one.endpoint, ())
+    return examined
 
 
 def registered(config: Config) -> Registry:

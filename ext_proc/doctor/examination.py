@@ -10,6 +10,7 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint, MetricsSource
 from ext_proc.core.prompts.token_question import TokenQuestion
 from ext_proc.doctor.pages import KvEvents, kv_events_of_sglang, kv_events_of_vllm, read_cache
@@ -59,6 +60,7 @@ class Examination(msgspec.Struct, kw_only=True):
         tokenizes_text: whether `/tokenize` takes a prompt.
         tokenizes_chat: whether `/tokenize` takes a conversation.
         same_tokens: whether the local tokenizer of its pool makes the tokens that it makes; None if that is not known.
+        publishers: how the kvpicker that runs with the configuration hears its KV events; none where that is not known.
         reports_cached: whether its answers say how many tokens were cached; None if that was not tried.
         probe_problem: why trying failed; empty if it did not.
     """
@@ -80,6 +82,7 @@ class Examination(msgspec.Struct, kw_only=True):
     tokenizes_text: bool = False
     tokenizes_chat: bool = False
     same_tokens: bool | None = None
+    publishers: tuple[PublisherState, ...] = ()
     reports_cached: bool | None = None
     probe_problem: str = ""
 

@@ -48,28 +48,28 @@ def decode(payload: bytes) -> Batch:
         raise UndecodableError("too_large")
     known = decode_known(payload)
     if known is not None:
-        told, rank = known
-        return _read(told, rank, [])
+        told, rank, at = known
+        return _read(told, rank, at, [])
     skipped = list[str]()
-    events, rank = _loose(payload)
-    return _read(_named(events, skipped), rank, skipped)
+    events, rank, at = _loose(payload)
+    return _read(_named(events, skipped), rank, at, skipped)
 
 
-def _loose(payload: bytes) -> tuple[list[Any], Any]:
-    """Decode a batch whose events may be anything; return them and its rank."""
+def _loose(payload: bytes) -> tuple[list[Any], Any, Any]:
+    """Decode a batch whose events may be anything; return them, its rank and its time."""
     try:
         batch = _decode(payload)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         raise UndecodableError("not_msgpack") from None
     if isinstance(batch, dict):
-        events = batch.get("events")
+        events, at = batch.get("events"), batch.get("ts")
         rank = next((batch[name] for name in _RANKS if name in batch), None)
     else:
         told = batch if isinstance(batch, list) else []
-        events, rank = (*told[1:3], None, None)[:2]
+        at, events, rank = (*told[:3], None, None, None)[:3]
     if not isinstance(events, list):
         raise UndecodableError("not_a_batch")
-    return events, rank
+    return events, rank, at
 
 
 def _named(events: Iterable[Any], skipped: list[str]) -> Iterable[Stored | Removed | Cleared]:
@@ -82,7 +82,7 @@ def _named(events: Iterable[Any], skipped: list[str]) -> Iterable[Stored | Remov
             yield found
 
 
-def _read(told: Iterable[Stored | Removed | Cleared], rank: Any, skipped: list[str]) -> Batch:
+def _read(told: Iterable[Stored | Removed | Cleared], rank: Any, at: Any, skipped: list[str]) -> Batch:
     """Make events of what was told; removals that follow each other are one, since engines give up blocks singly."""
     events, run, about = list[KvEvent](), list[EngineHash](), None
     for one in told:
@@ -99,7 +99,7 @@ def _read(told: Iterable[Stored | Removed | Cleared], rank: Any, skipped: list[s
                 events.append(_stored(one) if isinstance(one, Stored) else AllCleared())
         except _SkippedError as error:
             skipped.append(str(error))
-    return Batch(events, rank if type(rank) is int else None, skipped)
+    return Batch(events, rank if type(rank) is int else None, skipped, at if isinstance(at, float) else None)
 
 
 def _stored(told: Stored) -> BlocksStored:

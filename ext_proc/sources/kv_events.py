@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import zmq.asyncio
 
 from ext_proc.config import Config, PoolConfig
+from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry, Snapshot
 from ext_proc.core.resident_index import ResidentIndex
@@ -72,6 +73,11 @@ class KvEventListener:
         """Return the seconds since an endpoint sent events, or since it is listened to; None if it is not."""
         watch = self._watches.get(endpoint.generation)
         return None if watch is None else max(now - watch.heard_at, 0.0)
+
+    def states(self, endpoint: Endpoint, now: float) -> tuple[PublisherState, ...]:
+        """Tell how listening to each publisher of an endpoint goes; none if it is not listened to."""
+        watch = self._watches.get(endpoint.generation)
+        return () if watch is None else tuple(reader.state(now) for reader in watch.readers)
 
     @property
     def is_degraded(self) -> bool:

@@ -5,26 +5,20 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple, Protocol
 
 import zmq
 import zmq.asyncio
-from zmq.utils.monitor import parse_monitor_message
 
 from ext_proc.core.kv_events import Batch
 from ext_proc.core.kv_feed import KvFeed
+from ext_proc.core.kv_state import Disbelief, PublisherState
 from ext_proc.sources.kv_decode import UndecodableError, decode
+from ext_proc.sources.kv_sockets import direct_of, happened, monitored, new_socket
 
 TURN_S = 0.002
 """Work of one turn; a message that was begun is finished."""
-
-QUEUE = 1_000
-"""Messages that wait in memory per publisher, at most."""
-
-LARGEST_MESSAGE = 16 * 1024 * 1024
-"""Bytes; who sends more is disconnected before they are read."""
 
 COOL_DOWN_S = 1.0
 """Time between two questions for lost messages; until the second is answered nothing is believed. The same between two
@@ -37,8 +31,6 @@ REPLAY_S = 20.0
 _NUMBER_BYTES = 8
 _REMEMBERED = 256
 _END = b"\xff" * _NUMBER_BYTES
-_RECONNECT_MS, _LAST_RECONNECT_MS = 100, 2_000
-_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
 _LIVE_FRAMES = 3
 _REPLAY_FRAMES = (2, 3)
 """After the empty frame: number and payload, in later versions with the topic before them."""
@@ -117,6 +109,9 @@ class KvReader:
         self._asked_at = -COOL_DOWN_S
         self._newest: _Newest | None = None
         self._expected: _Newest | None = None
+        self._messages = self._gaps = self._restarts = 0
+        self._heard_at: float | None = None
+        self._lag: float | None = None
 
     async def run(self) -> None:
         """Read until cancelled; nothing that comes can end this."""
@@ -127,21 +122,42 @@ class KvReader:
                 self._drop("internal")
             await asyncio.sleep(COOL_DOWN_S)
 
+    def state(self, now: float) -> PublisherState:
+        """Tell how listening goes; `now` in monotonic seconds."""
+        feed, caches = self.feed, list(self.feed.caches.values())
+        disbelief = feed.disbelief
+        if disbelief is Disbelief.NOTHING_HEARD and not self.is_connected:
+            disbelief = Disbelief.NOT_CONNECTED
+        return PublisherState(
+            address=self._address,
+            connected=self.is_connected,
+            disbelief=disbelief,
+            complete=feed.is_complete,
+            blocks=sum(map(len, caches)),
+            block_tokens=next((cache.block_tokens for cache in caches if cache.block_tokens), None),
+            messages=self._messages,
+            age_s=None if self._heard_at is None else max(now - self._heard_at, 0.0),
+            lag_s=self._lag,
+            gaps=self._gaps,
+            lost=feed.losses,
+            restarts=self._restarts,
+        )
+
     async def _listen(self) -> None:
         """Read until the connection ends.
 
         ZMQ tries to connect until it succeeds, ever more slowly, but leaves alone who has broken its rules.
         """
-        with self._socket(zmq.SUB, self._address) as socket, _monitor(socket) as monitor:
+        with new_socket(self._context, zmq.SUB, self._address) as socket, monitored(socket) as monitor:
             socket.subscribe(self._topic)
             socket.connect(self._address)  # watched from before, or its beginning may be missed
-            direct, poller, has_ended = _direct(socket), zmq.asyncio.Poller(), False
+            direct, poller, has_ended = direct_of(socket), zmq.asyncio.Poller(), False
             poller.register(socket, zmq.POLLIN)
             poller.register(monitor, zmq.POLLIN)
             while True:
                 ready = dict(await poller.poll(0 if has_ended else None))
                 if monitor in ready:
-                    has_ended = await self._note_connection(_happened(_direct(monitor))) or has_ended
+                    has_ended = await self._note_connection(happened(direct_of(monitor))) or has_ended
                 if socket not in ready:
                     if has_ended:  # and what came before is read
                         return
@@ -164,21 +180,24 @@ class KvReader:
 
     async def _catch_up(self, address: str) -> None:
         """Ask for all that was published before: the engine may be silent for long, or be another one by now."""
-        answer = _Answer.NONE
+        answer, losses = _Answer.NONE, self.feed.losses
         self.feed.asking()
         try:
             await self._pause()
             if self._newest is not None:
                 answer = await self._ask(address, self._newest.number, self._newest)
                 if answer is _Answer.OF_ANOTHER:
-                    self._listener.kv_recovery("restart")
+                    self._restarted()
                     self._newest = None
             if self._newest is None:
                 self.feed.restart()
                 answer = await self._ask(address, 0)
         finally:
             self.feed.asked(is_answered=answer is _Answer.COMPLETE)
-        self._listener.kv_recovery("replayed" if answer is _Answer.COMPLETE else "unanswered")
+        is_whole = self.feed.losses == losses
+        self._listener.kv_recovery(
+            "unanswered" if answer is not _Answer.COMPLETE else "replayed" if is_whole else "lost"
+        )
 
     def _read(self, socket: zmq.Socket[bytes], until: float) -> tuple[int, Batch, bytes] | None:
         """Take in what is there; stop at a message before which others are missing, and return it."""
@@ -191,8 +210,9 @@ class KvReader:
             if read is not None:
                 number, batch = read
                 self._heard()
+                self._heard_at = time.monotonic()
                 if self.feed.is_new(number):
-                    self._listener.kv_recovery("restart")
+                    self._restarted()
                 if self.feed.missing(number) is not None:
                     return number, batch, frames[-1]
                 self._receive(number, batch, frames[-1])
@@ -219,20 +239,27 @@ class KvReader:
     def _drop(self, reason: str) -> None:
         self._listener.kv_messages(reason, ())
 
+    def _restarted(self) -> None:
+        self._restarts += 1
+        self._listener.kv_recovery("restart")
+
     def _receive(self, number: int, batch: Batch, payload: bytes) -> None:
         self._newest = _Newest.of(number, payload)
+        self._messages += 1
+        self._lag = None if batch.at is None else max(time.time() - batch.at, 0.0)
         self._listener.kv_messages("ok", [*batch.skipped, *self.feed.receive(number, batch)])
 
     async def _recover(self, number: int, batch: Batch, payload: bytes) -> None:
         """Ask for what is missing before a message, then take it in; without an answer the rest is lost."""
+        losses = self.feed.losses
         if self._replay_address is not None:
             await self._pause()
             first = self.feed.missing(number)
             if first is not None:
                 await self._ask(self._replay_address, first)
-        result = "lost" if self.feed.missing(number) is not None else "replayed"
-        self._listener.kv_recovery(result)
+        self._gaps += 1
         self._receive(number, batch, payload)
+        self._listener.kv_recovery("lost" if self.feed.losses > losses else "replayed")
 
     async def _pause(self) -> None:
         await asyncio.sleep(self._asked_at + COOL_DOWN_S - time.monotonic())
@@ -241,9 +268,9 @@ class KvReader:
     async def _ask(self, address: str, first: int, newest: _Newest | None = None) -> _Answer:
         """Ask for all messages from a number on; `newest` is how the first of them must be, where that is known."""
         end, self._expected = time.monotonic() + REPLAY_S, newest
-        with self._socket(zmq.DEALER, address) as socket:
+        with new_socket(self._context, zmq.DEALER, address) as socket:
             socket.connect(address)
-            direct = _direct(socket)
+            direct = direct_of(socket)
             await socket.send_multipart([b"", first.to_bytes(_NUMBER_BYTES, "big")])
             while (left := min(end - time.monotonic(), REPLAY_IDLE_S)) > 0 and await socket.poll(int(left * 1000)):
                 async with self._turn:
@@ -277,44 +304,10 @@ class KvReader:
             if read is not None:
                 number, batch = read
                 self._newest = _Newest.of(number, frames[-1])
+                self._messages += 1
+                self._heard_at = time.monotonic()
                 self._listener.kv_messages("replayed", [*batch.skipped, *self.feed.replayed(number, batch)])
         return None
-
-    def _socket(self, kind: int, address: str) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
-        socket.linger = 0
-        socket.rcvhwm = QUEUE
-        socket.maxmsgsize = LARGEST_MESSAGE
-        socket.ipv6 = "[" in address
-        socket.reconnect_ivl, socket.reconnect_ivl_max = _RECONNECT_MS, _LAST_RECONNECT_MS
-        socket.heartbeat_ivl, socket.heartbeat_timeout = _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS
-        return socket
-
-
-def _direct(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
-    """Return the same socket for reading at once what is there, which costs a tenth of awaiting each message."""
-    direct: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
-    return direct
-
-
-def _happened(monitor: zmq.Socket[bytes]) -> set[int]:
-    """Return what happened to a connection since the last time."""
-    happened = set[int]()
-    with suppress(zmq.Again):
-        while True:
-            happened.add(parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))["event"])
-    return happened
-
-
-@contextmanager
-def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.asyncio.Socket]:
-    """Return a socket that has something to receive once there is a connection, or none any more."""
-    monitor = socket.get_monitor_socket(zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED)
-    try:
-        yield monitor
-    finally:
-        socket.disable_monitor()
-        monitor.close(linger=0)
 
 
 async def _rest(worked: float) -> None:

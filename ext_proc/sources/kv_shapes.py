@@ -70,6 +70,7 @@ class _Arrays(msgspec.Struct, array_like=True, gc=False):
 
 class _NamedMaps(msgspec.Struct, gc=False):
     events: list[Stored | Removed | Cleared]
+    ts: Any = None
     data_parallel_rank: Any = None
     attn_dp_rank: Any = None
 
@@ -92,8 +93,8 @@ _SHAPES: dict[Any, type[Stored | Removed | Cleared]] = {
 }
 
 
-def decode_known(payload: bytes) -> tuple[list[Any], Any] | None:
-    """Decode a batch whose events all are of the shapes above; return them and its rank. None for any other."""
+def decode_known(payload: bytes) -> tuple[list[Any], Any, Any] | None:
+    """Decode a batch whose events all are of the shapes above; return them, its rank and its time; else None."""
     try:
         if payload[:1] >= b"\x90":
             batch: Any = (_decode_arrays if _has_arrays(payload) else _decode_maps)(payload)
@@ -101,7 +102,7 @@ def decode_known(payload: bytes) -> tuple[list[Any], Any] | None:
             batch = _decode_named(payload)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         return None
-    return batch.events, batch.rank
+    return batch.events, batch.rank, batch.ts
 
 
 def _has_arrays(payload: bytes) -> bool:

@@ -8,8 +8,9 @@ import pytest
 
 from ext_proc.config import KvEventsConfig, PoolConfig
 from ext_proc.config.settings import TokensConfig
-from ext_proc.doctor.advice import Finding, Level, findings
+from ext_proc.doctor.advice import findings
 from ext_proc.doctor.examination import Examination
+from ext_proc.doctor.finding import Finding, Level
 from ext_proc.doctor.pages import KvEvents
 
 TOKENS, HEARD = TokensConfig(), KvEventsConfig(port=5557)

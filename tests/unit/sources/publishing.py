@@ -71,14 +71,18 @@ class Publisher:
         """Send any frames."""
         await self._publisher.send_multipart(list(frames))
 
-    async def interrupted(self) -> None:
+    async def interrupted(self, *, stay_away: bool = False) -> None:
         """Cut the connections of who listens; what is published meanwhile does not reach them."""
-        address = f"tcp://127.0.0.1:{self.port}"
-        self._publisher.unbind(address)
+        self._publisher.unbind(f"tcp://127.0.0.1:{self.port}")
         self._publisher.close()
+        if not stay_away:
+            self.come_back()
+
+    def come_back(self) -> None:
+        """Publish again at the same port."""
         self._publisher = self._context.socket(zmq.PUB)
         self._publisher.linger = 0
-        self._publisher.bind(address)
+        self._publisher.bind(f"tcp://127.0.0.1:{self.port}")
 
     async def _answer(self) -> None:
         while True:

@@ -96,7 +96,7 @@ def test_all_encodings_say_the_same(events: list[tuple[str, dict[str, Any]]], ra
         assert plain(decode(msgspec.msgpack.encode(content))) == expected
     told = kv_decode._loose(msgspec.msgpack.encode([1.5, maps, rank]))
     skipped: list[str] = []
-    assert plain(kv_decode._read(kv_decode._named(told[0], skipped), told[1], skipped)) == expected
+    assert plain(kv_decode._read(kv_decode._named(told[0], skipped), *told[1:], skipped)) == expected
 
 
 @pytest.mark.parametrize("events", [2, 20, 70_000])
@@ -107,7 +107,7 @@ def test_what_engines_write_is_decoded_at_once(events: int) -> None:
         content = [1.5, [write("BlockRemoved", fields)] * events, 0]
         known = decode_known(msgspec.msgpack.encode(content))
         assert known is not None
-        assert (len(known[0]), known[1]) == (events, 0)
+        assert (len(known[0]), *known[1:]) == (events, 0, 1.5)
     assert decode_known(msgspec.msgpack.encode([1.5, [{"type": "New"}], 0])) is None
 
 
