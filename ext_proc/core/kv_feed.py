@@ -130,6 +130,7 @@ class KvFeed:
         if self.is_new(number):
             self._begin_anew()
         self._wait(is_waiting=False)
+        self._may_be_new_from = math.inf  # what follows is of the same process as this
         self._live = number
         return self._take(number, batch)
 

@@ -240,16 +240,24 @@ def test_a_new_process_holds_nothing_of_the_old_ones() -> None:
 
 
 def test_after_a_lost_connection_a_gap_is_taken_for_a_new_process() -> None:
-    """It may have published more by then than the old one had; numbers that follow each other are the same one's."""
+    """It may have published more by then than the old one had."""
     told = Told(payload(stored([1])))
     told.feed.reconnected(can_ask=False)
-    told.hear(1, payload(stored([2], MORE_IDS)))
-    assert (told.held(IDS), told.held(MORE_IDS)) == (16, 16)
     assert (told.feed.is_new(3), told.feed.missing(3)) == (True, 0)
     for number in range(3):
         told.feed.replayed(number, decode(payload(stored([number], MORE_IDS))))
     told.hear(3, payload(stored([9])))
     assert (told.held(IDS), told.held(MORE_IDS), told.feed.missing(5)) == (16, 16, 4)
+
+
+def test_after_a_lost_connection_numbers_that_follow_are_the_same_ones() -> None:
+    """Then nothing is forgotten, and a later gap is a gap like any other."""
+    told = Told(payload(stored([1])))
+    told.feed.reconnected(can_ask=False)
+    for number in (1, 2):
+        told.hear(number, payload(stored([1 + number], MORE_IDS)))
+    assert (told.held(IDS), told.held(MORE_IDS)) == (16, 16)
+    assert (told.feed.is_new(4), told.feed.missing(4)) == (False, 3)
 
 
 def test_after_a_lost_connection_all_is_asked_for_where_that_is_possible() -> None:
