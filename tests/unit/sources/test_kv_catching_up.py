@@ -15,7 +15,7 @@ from tests.waiting import until
 
 @pytest.mark.parametrize("with_topic", [False, True])
 async def test_what_was_published_before_is_asked_for(with_topic: bool) -> None:
-    """Who comes late learns what is held from the engine's memory, in either form of its answers."""
+    """Who comes late learns what is held from the engine's memory, in either form of its answers (D26)."""
     async with Publisher(with_topic=with_topic) as publisher:
         await publisher.publish(stored(1, 2))
         await publisher.publish(removed(2))
@@ -136,7 +136,7 @@ async def test_without_a_place_to_ask_losses_end_belief_at_once() -> None:
 
 
 async def test_gaps_one_after_the_other_are_asked_for_with_a_pause() -> None:
-    """An engine that loses every second message is not flooded with questions."""
+    """An engine that loses every second message is not flooded with questions (D10)."""
     async with Publisher() as publisher, listening(publisher) as heard:
         await joined(publisher, heard)
         before, began = len(publisher.questions), time.monotonic()

@@ -18,7 +18,7 @@ from tests.waiting import until
 
 
 async def test_garbage_is_dropped_and_counted() -> None:
-    """Whatever frames come, the next good message is used."""
+    """Whatever frames come, the next good message is used (D07)."""
     async with Publisher() as publisher, listening(publisher, replay=False) as heard:
         await joined(publisher, heard)
         number = len(publisher.kept).to_bytes(8, "big")
@@ -114,7 +114,7 @@ async def test_after_work_the_loop_has_as_long_for_others() -> None:
 
 
 async def test_an_engine_that_is_at_work_and_silent_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing comes although there is work, a port, a flag or a topic is wrong: said once, until it is mended."""
+    """Nothing comes although there is work: a port, flag or topic is wrong; said once, until it is mended (D25)."""
     monkeypatch.setattr(kv_events, "SILENCE_S", 0.3)
     async with Publisher() as publisher, listening(publisher, ", topic: kv") as heard:
         await until(lambda: (heard.listener.silence(heard.endpoint, time.monotonic()) or 0) > 0.5)
