@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ext_proc.core import engine_cache
 from ext_proc.core.kv_events import AllCleared, BlocksRemoved, BlocksStored, Tier
 from ext_proc.core.kv_feed import KvFeed
 from ext_proc.core.resident_index import ResidentIndex
@@ -360,6 +361,15 @@ def test_no_batch_can_break_the_index(events: list[Any]) -> None:
     told = Told(payload(*events))
     told.hear(1, payload("AllBlocksCleared", stored([1])))
     assert told.held(IDS) in {16, None}  # None where a block of another size was said to be the largest
+
+
+def test_there_is_a_bound_on_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it blocks count as not held, in each tier by itself, until others are given up."""
+    monkeypatch.setattr(engine_cache, "MOST_BLOCKS", 2)
+    told = Told(payload(stored([1]), stored([2], MORE_IDS), stored([3], MORE_IDS, parent=1)))
+    assert (told.problems, told.held(IDS + MORE_IDS)) == (["too_many_blocks"], 16)
+    told.hear(1, payload(["BlockRemoved", [2]], stored([3], MORE_IDS, parent=1), stored([4], medium="CPU")))
+    assert (told.held(IDS + MORE_IDS), len(told.problems)) == (32, 1)
 
 
 def test_events_keep_their_fields() -> None:
