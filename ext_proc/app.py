@@ -45,6 +45,7 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.probing import Probing
 from ext_proc.scraping import ScrapeNews
 from ext_proc.sources.eds import EdsWriter, offered
 from ext_proc.sources.files import FileWatcher
@@ -69,7 +70,9 @@ NAMES_WITHIN_S = 2.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "dns", "explain"})
+RELOADABLE = frozenset(
+    {"default_pool", "pools", "models", "failure_mode", "prompts", "health", "scrape", "dns", "explain"}
+)
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -106,6 +109,9 @@ class Service:
         self._keeper = self._make_keeper(config)
         self._draining = Draining(
             self._core.lifecycle, self._core.registry, self._core.health.state, self._keeper.write_eds, self._say
+        )
+        self._probing = Probing(
+            config, self._core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics
         )
         self._scraper = self._make_scraper(config)
         self._listening = self._make_listening(config)
@@ -195,7 +201,7 @@ class Service:
             registry=core.registry,
             signals=core.signals,
             is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
-            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say),
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, self._probing.scraped),
         )
 
     def _make_listening(self, config: Config) -> Listening:
@@ -210,6 +216,7 @@ class Service:
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._news.model_unknown)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
+        self._spawn(stack, self._probing.run())
         self._spawn(stack, self._listening.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, self._flush_lines())
@@ -240,6 +247,7 @@ class Service:
                 self._core.feedback.expire(time.monotonic())
                 self._draining.advance()
                 self._keeper.write_eds()
+                self._probing.tick(time.monotonic())
             except Exception as error:  # noqa: BLE001  a round that fails must not be the last
                 self._observer.failed("housekeeping", error)
 
@@ -258,6 +266,7 @@ class Service:
         self._exchange_policy = exchange_policy(config, self._tokens.source)
         self._keeper.configure(config)
         self._scraper.configure(config, token)
+        self._probing.configure(config)
         self._listening.configure(config)
         waiting = [
             name
@@ -280,6 +289,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
+            panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
         )
@@ -316,6 +326,7 @@ class Service:
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),
+            "probes": self._probing.is_degraded(time.monotonic()),
         }
 
     def _count_entry(self, result: str) -> None:
