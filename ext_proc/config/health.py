@@ -9,7 +9,6 @@ from msgspec import Meta
 from ext_proc.config.section import Seconds, Section
 from ext_proc.core.health_states import HealthPolicy
 
-
 Share = Annotated[float, Meta(ge=0, le=1)]
 UrlPath = Annotated[str, Meta(min_length=1, max_length=256)]
 

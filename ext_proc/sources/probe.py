@@ -140,7 +140,7 @@ class Prober:
 
     async def _probe(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> Finding:
         settings, engine = self._settings, self._engine(endpoint)
-        path = settings.path or path_of(engine)
+        path = path_of(engine) if settings.path is None else f"/{settings.path.strip().lstrip('/')}"
         async with self._turns:
             finding = await ask_health(session, endpoint, path, engine, settings.timeout_s)
             if finding.verdict is Verdict.GOOD and settings.generate:
