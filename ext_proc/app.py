@@ -27,6 +27,7 @@ from ext_proc.assembly import (
     warm_up,
 )
 from ext_proc.config import Config, load, located, parse
+from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
@@ -69,11 +70,6 @@ NAMES_WITHIN_S = 2.0
 
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
-
-RELOADABLE = frozenset(
-    {"default_pool", "pools", "models", "failure_mode", "prompts", "health", "scrape", "dns", "explain"}
-)
-"""Sections of the configuration that take effect without a restart."""
 
 
 class Service:
@@ -244,10 +240,10 @@ class Service:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             try:
+                self._probing.tick(time.monotonic())
                 self._core.feedback.expire(time.monotonic())
                 self._draining.advance()
                 self._keeper.write_eds()
-                self._probing.tick(time.monotonic())
             except Exception as error:  # noqa: BLE001  a round that fails must not be the last
                 self._observer.failed("housekeeping", error)
 
@@ -268,11 +264,7 @@ class Service:
         self._scraper.configure(config, token)
         self._probing.configure(config)
         self._listening.configure(config)
-        waiting = [
-            name
-            for name in config.__struct_fields__
-            if name not in RELOADABLE and getattr(config, name) != getattr(self._config, name)
-        ]
+        waiting = waiting_for_restart(self._config, config)
         self._config = config
         self._metrics.config_reloaded(applied=True)
         self._say(Event.CONFIG_APPLIED, needs_restart=waiting)

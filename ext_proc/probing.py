@@ -8,6 +8,7 @@ from typing import Protocol
 
 from ext_proc.config import Config
 from ext_proc.core.health import HealthMonitor
+from ext_proc.core.health_states import Verdict
 from ext_proc.core.model import Endpoint
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
@@ -22,6 +23,13 @@ LIFELESS = frozenset({"timeout", "unreachable", "cut"})
 
 COMPARE_S = 5.0
 """Seconds between two comparisons of endpoints with their peers."""
+
+
+STALL_S = 2.5
+"""Seconds without a tick, of which there is one a second, that mean that this process itself stood still."""
+
+AFTERMATH_S = 1.0
+"""Seconds after that in which what was overdue by then is found to have failed."""
 
 
 class Parts(Protocol):
@@ -56,7 +64,7 @@ class Probing:
         self._reputations = parts.picker.knowledge.reputations
         self._engine = engine
         self._metrics = metrics
-        self._compared_at = time.monotonic()
+        self._compared_at = self._ticked_at = self._excused_until = time.monotonic()
         self._config = config
         self._prober = Prober(
             config, registry=self._registry, state=self._health.state, engine=self._kind, listener=self
@@ -81,18 +89,26 @@ class Probing:
     def probed(self, endpoint: Endpoint, finding: Finding | None) -> None:
         """Tell health, and count it."""
         self._metrics.probed("local" if finding is None else finding.verdict)
-        if finding is not None and self._is_current(endpoint):
-            self._health.probed(endpoint, finding.verdict, finding.found, time.monotonic())
+        now = time.monotonic()
+        if finding is None or not self._is_current(endpoint):
+            return
+        if finding.verdict is not Verdict.FAILED or not self._stood_still(now):
+            self._health.probed(endpoint, finding.verdict, finding.found, now)
 
     def scraped(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
         """Tell health that metrics can or cannot be read, of an engine of which they once could."""
         if not self._is_current(endpoint) or not self._engine(endpoint):
             return
+        now = time.monotonic()
         is_lifeless = problem in LIFELESS and not is_local(None if error is None else error.__cause__)
-        self._health.scraped(endpoint, time.monotonic(), answered=not is_lifeless)
+        if not is_lifeless or not self._stood_still(now):
+            self._health.scraped(endpoint, now, answered=not is_lifeless)
 
     def tick(self, now: float) -> None:
         """Let time count, and from time to time compare endpoints with their peers."""
+        if now - self._ticked_at > STALL_S:
+            self._excused_until = now + AFTERMATH_S
+        self._ticked_at = now
         self._health.tick(now)
         if now - self._compared_at < COMPARE_S:
             return
@@ -104,6 +120,10 @@ class Probing:
 
     def _kind(self, endpoint: Endpoint) -> str:
         return self._engine(endpoint) or metrics_source(endpoint, self._config.pools.get(endpoint.pool)).engine or ""
+
+    def _stood_still(self, now: float) -> bool:
+        """Tell whether this process was stopped or blocked lately, so that what is overdue is so by its own fault."""
+        return now < self._excused_until or now - self._ticked_at > STALL_S
 
     def _is_current(self, endpoint: Endpoint) -> bool:
         known = self._registry.snapshot.by_address.get(endpoint.address)

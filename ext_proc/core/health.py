@@ -263,6 +263,7 @@ class HealthMonitor:
     def _is_alive(self, record: HealthRecord, verdict: Verdict, found: str, now: float) -> None:
         """Take an answer that says no more than that somebody is there."""
         record.evidence.believe_in_life()
+        record.evidence.proven = True
         if record.state is HealthState.WARMING and verdict is not Verdict.BUSY:
             self._book.start(record, now, f"a probe says nothing ({found})")
         elif record.state is HealthState.EJECTED and record.confirmed:

@@ -131,7 +131,12 @@ class HealthBook:
             self.records.pop(record.endpoint.slot, None)
 
     def advance(self, record: HealthRecord, now: float) -> None:
-        """Let time count against and for an endpoint."""
+        """Let time count against and for an endpoint, and not what probes said if they no longer run."""
+        if not self.probing:
+            record.evidence.believe_in_life()
+            record.evidence.proven = True
+            if record.state is HealthState.WARMING:
+                self.start(record, now, "nobody probes it any more")
         if record.slow_from == inf:
             record.slow_from = now
             self.gate.forget()

@@ -67,9 +67,9 @@ class HealthGate:
         self._standings = standings
         self._rows: dict[int, _Row] = {}
 
-    def __reduce__(self) -> tuple[type[HealthGate], tuple[Mapping[int, Standing]]]:
+    def __reduce__(self) -> tuple[type[HealthGate], tuple[Mapping[int, Standing]], dict[str, float]]:
         """Copy without the rows, which are no state: they can be made again."""
-        return HealthGate, (self._standings,)
+        return HealthGate, (self._standings,), {"slow_start": self.slow_start}
 
     def forget(self) -> None:
         """Drop what was sorted, since a standing changed."""
@@ -79,7 +79,7 @@ class HealthGate:
         """Return who may be chosen now; the very same object if all may."""
         row = self._rows.get(id(candidates))
         # The row holds the candidates, so their id cannot have passed to others while it is here.
-        if row is None or row.whole is not candidates or now >= row.until:
+        if row is None or now >= row.until:
             row = self._sorted(candidates, now)
         return row.within if row.slow is None else row.slow.draw(now, generator)
 

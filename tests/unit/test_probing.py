@@ -55,11 +55,14 @@ def test_what_is_late_is_not_laid_on_a_successor() -> None:
     wired = Wired()
     wired.fleet.fill("p", *(endpoint.address for endpoint in wired.others), models=CHAT)
     wired.fleet.fill("p", *(endpoint.address for endpoint in wired.fleet.endpoints), wired.one.address, models=CHAT)
+    successor = wired.fleet.registry.snapshot.by_address[wired.one.address]
+    assert (successor.slot, successor.generation > wired.one.generation) == (wired.one.slot, True)
+    for _ in range(2):
+        wired.probing.probed(successor, GOOD)
     for _ in range(3):
         wired.probing.probed(wired.one, FAILED)
         wired.probing.scraped(wired.one, "timeout", None)
-    successor = wired.fleet.registry.snapshot.by_address[wired.one.address]
-    assert not wired.fleet.health.status(successor.slot, time.monotonic()).evidence
+    assert wired.state() is HealthState.READY
 
 
 @pytest.mark.parametrize(
@@ -123,6 +126,23 @@ def test_probes_that_say_nothing_are_told() -> None:
     now = time.monotonic()
     wired.fleet.health.note(wired.one, Ending.OK, now + 1, sent=now + 0.5)
     assert wired.probing.is_degraded(time.monotonic())
+
+
+def test_a_process_that_stood_still_blames_nobody() -> None:
+    """What was overdue when it went on is not held against engines; what fails later is."""
+    wired = Wired()
+    now = time.monotonic()
+    wired.probing._ticked_at = now - 60.0
+    for _ in range(2):
+        wired.probing.probed(wired.one, FAILED)
+    wired.probing.tick(time.monotonic())
+    wired.probing.scraped(wired.one, "timeout", None)
+    wired.probing.probed(wired.one, FAILED)
+    assert wired.fleet.health.all_ready
+    wired.probing._excused_until = now
+    for _ in range(2):
+        wired.probing.probed(wired.one, FAILED)
+    assert wired.state() is HealthState.EJECTED
 
 
 def test_a_changed_configuration_counts() -> None:

@@ -56,6 +56,7 @@ def test_a_change_of_state_is_one_line() -> None:
         (Event.SOURCE_FAILED, where | {"reason": "unknown_engine"}),
         (Event.SOURCE_RECOVERED, where),
     ]
+    assert hearing.heard == ["timeout", "unknown_engine", ""]
 
 
 def test_attempts_are_counted_and_capacities_applied() -> None:

@@ -135,6 +135,19 @@ def test_b17_errors_of_clients_keep_an_engine_in_rotation(fleet: Fleet) -> None:
     assert _states(fleet) == ["ready"] * 3
 
 
+def test_f12_a_repeated_request_leaves_the_engine_that_resets(fleet: Fleet) -> None:
+    """A prefix that an engine holds does not outweigh that it just failed twice."""
+    first = fleet.serve(request(PROMPT)).chosen
+    picked = []
+    for _ in range(3):
+        decision = fleet.pick(request(PROMPT))
+        picked.append(decision.chosen)
+        fleet.now += 0.3
+        fleet.settle(decision, Ending.RESET if decision.chosen is first else Ending.OK)
+    assert picked[0] is first
+    assert picked[2] is not first
+
+
 def test_all_attempts_in_vain_mark_all_that_were_tried(fleet: Fleet) -> None:
     """If no engine was reached, each endpoint that Envoy tried is marked, and no other."""
     fleet.health.configure(HealthPolicy(max_ejected=1.0), probing=False)

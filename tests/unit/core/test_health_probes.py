@@ -184,6 +184,13 @@ def test_probes_that_requests_contradict_are_not_believed() -> None:
     assert admitted(health, 6.0, ALL) == list(ALL)
 
 
+def test_a_request_that_overtakes_a_probe_contradicts_nothing(health: HealthMonitor) -> None:
+    """Where probes of others are good, an engine that has just recovered answered before it was probed again."""
+    failed(health, A, 10.0, 11.0)
+    health.note(A, Ending.OK, 12.0, sent=11.5)
+    assert not health.trust.lost
+
+
 def test_probes_are_believed_again_when_one_is_good(health: HealthMonitor) -> None:
     """One engine that can be reached is enough to tell that probes work."""
     failed(health, A, 100.0, 101.0)
@@ -191,6 +198,16 @@ def test_probes_are_believed_again_when_one_is_good(health: HealthMonitor) -> No
     assert health.trust.lost
     health.probed(B, Verdict.GOOD, "http_200", 104.0)
     assert not health.trust.lost
+
+
+def test_nobody_waits_for_probes_that_were_switched_off(health: HealthMonitor) -> None:
+    """A newcomer that warms up joins, and failed probes are forgotten."""
+    health.joined([NEW])
+    failed(health, A, 1.0)
+    health.configure(POLICY, probing=False)
+    health.tick(2.0)
+    assert admitted(health, 2.0, ALL) == list(ALL)
+    assert health.all_ready
 
 
 def test_e18_one_rank_that_does_not_listen_takes_nobody_along() -> None:

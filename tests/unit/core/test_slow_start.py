@@ -87,6 +87,13 @@ def test_many_newcomers_leave_room_for_each_other() -> None:
     assert seen == {endpoint.slot for endpoint in fleet}
 
 
+def test_newcomers_that_outnumber_the_old_share_alike() -> None:
+    """One of them is in every decision, and each as often as the others."""
+    health, fleet = monitor(1, 3)
+    found = [share_of(health, fleet, place, 109.9) for place in range(4)]
+    assert found == pytest.approx([1.0, 0.333, 0.333, 0.333], abs=0.05)
+
+
 def test_if_only_newcomers_are_left_they_serve() -> None:
     """A share of nothing would be nothing."""
     health, fleet = monitor(1, 2)
