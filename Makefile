@@ -25,7 +25,7 @@ check: install  ## Style, types and import contracts
 	$(BIN)/lint-imports
 
 unit: install  ## The tests
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
 
 bench: install  ## Speed against a no-op server; the last line is one JSON object
 	$(BIN)/python -m benchmarks.wire

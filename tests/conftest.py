@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 from hypothesis import settings
-
-# Tests that start Envoys and engines run one after the other, whatever runs beside them.
-_WITH_PROCESSES = tuple(str(Path(__file__).parent / folder) for folder in ("wire", "local", "fault"))
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
 # A machine under load must not fail a property.
 settings.register_profile("kvpicker", deadline=None)
 settings.load_profile("kvpicker")
 
+_WITH_PROCESSES = ("tests/wire/", "tests/local/", "tests/fault/")
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give the tests that start processes to one worker, where there are several."""
-    for item in items:
-        if str(item.path).startswith(_WITH_PROCESSES):
-            item.add_marker(pytest.mark.xdist_group("processes"))
+
+class Scheduling(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Tests that start Envoys and engines run one after the other on one worker; others whenever there is time."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "processes" if nodeid.startswith(_WITH_PROCESSES) else nodeid
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Scheduling:
+    """Share the tests among workers, where there are several."""
+    return Scheduling(config, log)
