@@ -177,7 +177,14 @@ async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
     """
     host, _, port = addresses.listening(address).rpartition(":")
     # Bodies to explain stay as they are: decompressing them is part of what is explained.
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False)
+    # Whoever leaves does not wait any more.
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        auto_decompress=False,
+        handler_cancellation=True,
+    )
     await runner.setup()
     try:
         try:

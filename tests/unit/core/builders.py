@@ -13,6 +13,7 @@ from ext_proc.core.following import follow
 from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
+from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.load import Load
 from ext_proc.core.model import Api, Decision, Ending, Endpoint, InferenceRequest, Operation, Outcome
 from ext_proc.core.observer import NoObserver
@@ -73,6 +74,7 @@ class Fleet:
         self.hasher = PromptHasher()
         self.index = ObservedIndex(self.hasher.tokens)
         self.health = HealthMonitor(observer=self.notes)
+        self.lifecycle = Lifecycle(self.ledger.load)
         self.generator = random.Random(7)
         self.rates, self.expectations = RateLearner(), Expectations()
         parts: dict[str, Any] = {
@@ -90,6 +92,7 @@ class Fleet:
             observer=self.notes,
             instance="test",
             fallbacks=fallbacks,
+            gates=(self.lifecycle, self.health),
         )
         self.feedback = Feedback(**parts, picker=self.picker, observer=self.notes)
         self.fill("p", *[f"10.0.0.{11 + place}:8000" for place in range(count)], **({"models": CHAT} | spec))

@@ -106,6 +106,16 @@ def test_learnt_models_stay_learnt() -> None:
     assert again.endpoints[0].models == {"base", "lora"}
 
 
+def test_endpoints_taken_out_stay_out() -> None:
+    """An explanation elsewhere knows what an operator said."""
+    fleet = Kept(2)
+    first, second = fleet.endpoints
+    fleet.lifecycle.drain(first, fleet.now, 60.0)
+    state = written(fleet)
+    assert [endpoint.lifecycle for endpoint in state.endpoints] == ["draining", "active"]
+    assert {restored(state).pick().chosen.address for _ in range(10)} == {second.address}
+
+
 def test_a_state_of_another_format_is_refused() -> None:
     """A file from a kvpicker that writes otherwise is not misread."""
     page = msgspec.json.encode(take(Kept(1), {}, "1.2.3", 0.0, 0)).replace(b"kvpicker-state/1", b"kvpicker-state/2")
