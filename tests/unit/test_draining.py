@@ -317,7 +317,7 @@ async def test_the_command_tells_requests_that_were_left(running: Running, capfd
 async def test_the_command_tells_that_a_drain_was_called_off(running: Running) -> None:
     """It does not wait for what will not come."""
     decision = running.pick(A)
-    command = asyncio.create_task(running.command("drain", A, "--wait"))
+    command = asyncio.create_task(running.command("drain", A, "--wait", "--deadline", "20s"))
     await until(lambda: running.service._core.lifecycle.stage(decision.chosen.slot) == "draining")
     await running.call(f"/endpoints/{A}/undrain")
     assert await command == 4
@@ -326,7 +326,7 @@ async def test_the_command_tells_that_a_drain_was_called_off(running: Running) -
 async def test_a_drain_outlives_the_removal_of_its_endpoint(running: Running) -> None:
     """The source drops an endpoint that terminates; its hook goes on waiting, and can also begin then."""
     decision = running.pick(A)
-    command = asyncio.create_task(running.command("drain", A, "--wait"))
+    command = asyncio.create_task(running.command("drain", A, "--wait", "--deadline", "20s"))
     await until(lambda: running.service._core.lifecycle.stage(decision.chosen.slot) == "draining")
     running.config.write_text(running.config.read_text().replace(f'"{A}", ', ""))
     await until(lambda: len(running.service._core.registry.snapshot.endpoints) == 2)

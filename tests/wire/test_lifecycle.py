@@ -24,7 +24,7 @@ STREAMS = 50
 def drain(stack: Stack, engine: SimEngine) -> asyncio.Task[int]:
     """Run `kvpicker drain --wait` in a thread."""
     options = ["--admin", stack.service.admin_address, "--token-file", str(stack.token_file)]
-    command = ["drain", engine.address, "--wait", "--deadline", "1m", *options]
+    command = ["drain", engine.address, "--wait", "--deadline", "30s", *options]
     return asyncio.create_task(asyncio.to_thread(main, command))
 
 
