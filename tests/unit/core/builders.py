@@ -49,7 +49,7 @@ class Notes(NoObserver):
         """Keep it."""
         self.failures.append((strategy, error))
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
         """Keep it."""
         self.states.append((endpoint.address, state))
 
@@ -105,7 +105,9 @@ class Fleet:
     def fill(self, pool: str, *addresses: str, **spec: Any) -> None:
         """Make addresses the content of a pool, and state for what came."""
         change = self.registry.replace(pool, [EndpointSpec(address=address, **spec) for address in addresses])
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
+        follow(
+            change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates), greeters=(self.health,)
+        )
 
     def pick(self, asked: InferenceRequest | None = None, *, subset: set[str] | None = None) -> Decision:
         """Pick, and expect a decision."""

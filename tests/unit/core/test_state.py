@@ -19,7 +19,9 @@ class Kept(Fleet):
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
+        follow(
+            change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates), greeters=(self.health,)
+        )
 
 
 def written(fleet: Kept, blocks: int = 1000) -> State:
