@@ -323,6 +323,7 @@ class AnyOrder(RuleBasedStateMachine):
         for mark in self.managed.lifecycle.advance(now):
             assert mark.stage is Stage.DRAINED
             assert mark.left == mark.running
+        assert all(mark.running for mark in self.managed.lifecycle.gone)
         for mark in self.marks:
             if mark.stage is Stage.DRAINING:  # then it may go on
                 assert mark.running
@@ -342,8 +343,8 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded(self) -> None:
         """Nothing is remembered that neither runs nor is listed."""
-        kept = list(self.managed.lifecycle.gone)
-        assert len(kept) <= len(self.running) + len(self.marks)
+        kept = [mark for mark in self.managed.lifecycle.gone if mark.running]
+        assert len(kept) <= len(self.running)
         assert len(self.managed.lifecycle._marks) <= len(self.listed)
 
 
