@@ -171,6 +171,20 @@ async def test_the_unwell_are_probed_more_often() -> None:
         await until(lambda: made.found["http_200"] >= 3)
 
 
+async def test_who_looks_well_is_asked_again_soon() -> None:
+    """A newcomer waits for its second good answer no longer than it must, whatever the intervals."""
+    async with serving() as engine:
+        made = Probing()
+        made.state = HealthState.WARMING
+        slow = "interval_s: 60, unwell_interval_s: 60"
+        made.prober.configure(parse(f"health: {{probes: {{{slow}}}}}\npools: {{p: {{endpoints: ['10.0.0.1:80']}}}}"))
+        made.list(engine.address)
+        task = asyncio.create_task(made.prober.run())
+        await until(lambda: made.found["http_200"] >= 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def test_one_token_is_generated_where_that_is_asked_for() -> None:
     """An engine whose core hangs behind a server that answers is found by it."""
     asked: list[Any] = []
