@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 import zmq
 import zmq.asyncio
+
+from tests.waiting import until
 
 END = b"\xff" * 8
 
@@ -76,13 +79,20 @@ class Publisher:
         self._publisher.unbind(f"tcp://127.0.0.1:{self.port}")
         self._publisher.close()
         if not stay_away:
-            self.come_back()
+            await self.come_back()
 
-    def come_back(self) -> None:
-        """Publish again at the same port."""
+    async def come_back(self) -> None:
+        """Publish again at the same port, as soon as the socket before has let go of it."""
         self._publisher = self._context.socket(zmq.PUB)
         self._publisher.linger = 0
-        self._publisher.bind(f"tcp://127.0.0.1:{self.port}")
+
+        def is_bound() -> bool:
+            with suppress(zmq.ZMQError):
+                self._publisher.bind(f"tcp://127.0.0.1:{self.port}")
+                return True
+            return False
+
+        await until(is_bound)
 
     async def _answer(self) -> None:
         while True:

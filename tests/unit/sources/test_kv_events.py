@@ -169,7 +169,7 @@ async def test_why_a_publisher_is_not_believed_is_told(monkeypatch: pytest.Monke
     await publisher.interrupted(stay_away=True)
     async with publisher, running(heard):
         await until(lambda: note() or reasons == [Disbelief.NOT_CONNECTED])
-        publisher.come_back()
+        await publisher.come_back()
         await until(lambda: note() or Disbelief.MISSING_EVENTS in reasons)
         await until(lambda: note() or Disbelief.NOTHING_HEARD in reasons)
         heard.busy.add(heard.endpoint.slot)
