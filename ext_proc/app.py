@@ -101,17 +101,14 @@ class Service:
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
-        self._tokens = TokenPools(self._core.registry, self._core.resident, self._metrics.token_lookup)
-        self._news = EndpointNews(self._core.registry, self._metrics, self._say)
+        core = self._core
+        self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
+        self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
-        self._draining = Draining(
-            self._core.lifecycle, self._core.registry, self._core.health.state, self._keeper.write_eds, self._say
-        )
-        self._probing = Probing(
-            config, self._core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics
-        )
+        self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
+        self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
         self._scraper = self._make_scraper(config)
-        self._listening = self._make_listening(config)
+        self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         methods = (
             ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
@@ -201,16 +198,13 @@ class Service:
             listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, self._probing.scraped),
         )
 
-    def _make_listening(self, config: Config) -> Listening:
-        core = self._core
-        return Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
-
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         stack.callback(self._tokens.close)
         self._tokens.configure(self._config, session)
         self._exchange_policy = exchange_policy(self._config, self._tokens.source)
-        learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._news.model_unknown)
+        keys, registry = self._tokens.keys, self._core.registry
+        learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._probing.run())

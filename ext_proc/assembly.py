@@ -37,6 +37,7 @@ from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
+from ext_proc.sources.api_keys import read_keys
 from ext_proc.sources.eds import EdsWriter, Offer, offered
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.scrape import ScrapeStatus
@@ -252,6 +253,7 @@ def check(path: Path) -> Config:
     with located(path):
         build_strategies(config)
         scrape_token(config)
+        read_keys(config)
         read_token(config.admin)
         build_model_strategies(config)
         check_installed(config)

@@ -24,13 +24,14 @@ from ext_proc.core.names import (
     EXPLAIN_PASSED,
     KVPICKER_NAMESPACE,
     LB_NAMESPACE,
+    RANK,
     READ_HEADERS,
     SUBSET_NAMESPACE,
 )
 
 # The last two are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
-OWN_HEADERS = r"^(x-(gateway|kvpicker)-.*|content-type|retry-after)$"
-STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-")
+OWN_HEADERS = rf"^(x-(gateway|kvpicker)-.*|{RANK}|content-type|retry-after)$"
+STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-", RANK)
 
 _HEADERS = processor.ProcessingModeHeaderSendMode
 _BODY = processor.ProcessingModeBodySendMode

@@ -11,6 +11,7 @@ from ext_proc.config.dns import DnsConfig
 from ext_proc.config.health import HealthConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.section import Port, Seconds, Section
+from ext_proc.config.tokens import TokensConfig
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
@@ -18,7 +19,6 @@ FailureMode: TypeAlias = Literal["open", "refuse"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["json", "console"]
 TransportName: TypeAlias = Literal["auto", "queue", "aio"]
-TokenSourceName: TypeAlias = Literal["engine", "local"]
 EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "tgi", "llama-cpp", "ollama"]
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
@@ -74,26 +74,6 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     kv_replay_port: Port | None = None
 
 
-class TokensConfig(Section, frozen=True, kw_only=True):
-    """Exact tokens of requests, for engines that report what they hold (`kv_events`).
-
-    Attributes:
-        source: Who makes tokens of prompts: `engine` asks the engines' `/tokenize` (vLLM, SGLang), which costs them a
-            few milliseconds of a core per prompt; `local` runs a tokenizer in two threads here, and tokenizes of a
-            conversation only what is new.
-        deadline_ms: Milliseconds that a pick waits for tokens; then it goes by the text, and
-            `kvpicker_token_lookups_total` counts it as `late`.
-        tokenizer: For `local`, the folder with the model's `tokenizer.json` and `tokenizer_config.json` or
-            `chat_template.jinja`. It must be the one that the engines use.
-        cache_tokens: Tokens remembered of prompts seen before, at most. The default takes about 40 MB when full.
-    """
-
-    source: TokenSourceName = "engine"
-    deadline_ms: Annotated[float, Meta(ge=1, le=1_000)] = 20.0
-    tokenizer: str | None = None
-    cache_tokens: Annotated[int, Meta(ge=10_000, le=1_000_000_000)] = 1_000_000
-
-
 class PoolConfig(Section, frozen=True, kw_only=True):
     """Endpoints that share a strategy.
 
@@ -111,6 +91,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
             8002 for `triton`.
         tokens: How the exact tokens of requests are found. Unset goes by their text.
         kv_events: Where the engines tell what their caches hold. Unset listens to none.
+        api_key_env: Name of an environment variable that holds the engines' API key, sent as a bearer token with what
+            kvpicker itself asks them: `/v1/models`, `/tokenize`. Requests of clients carry their own.
     """
 
     strategy: StrategyConfig = StrategyConfig()
@@ -122,6 +104,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     tokens: TokensConfig | None = None
     kv_events: KvEventsConfig | None = None
+    api_key_env: str | None = None
 
     @property
     def specs(self) -> tuple[EndpointSpec, ...]:

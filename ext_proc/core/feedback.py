@@ -133,6 +133,8 @@ class Feedback:
             lost = Outcome(
                 decision_id=lease.decision.id, ending=Ending.LOST, served=lease.served, first_token=lease.first_token
             )
+            if self._picker.token_hits is not None:
+                self._picker.token_hits.ended(lease.decision.id, now, computed=True)
             self._observer.finished(lease.decision, lost)
         return len(overdue)
 

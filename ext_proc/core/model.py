@@ -230,6 +230,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         replaced: the strategy that failed, and in whose place this one ranked; empty if none failed.
         exact: for each of the endpoints, whether its cached tokens were looked up by the prompt's tokens in what its
             engine reports, not by text in our own history; empty if none was.
+        rank: the data-parallel rank that is to answer; None leaves that to the engine.
     """
 
     id: str
@@ -246,6 +247,7 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     inside: str = ""
     replaced: str = ""
     exact: tuple[bool, ...] = ()
+    rank: int | None = None
 
     @property
     def chosen(self) -> Endpoint:

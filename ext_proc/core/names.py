@@ -13,7 +13,10 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 
-PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED)
+RANK: Final = "x-data-parallel-rank"
+"""The data-parallel rank that is to answer, as vLLM and SGLang read it."""
+
+PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED, RANK)
 """Headers that a client must not set."""
 
 SESSION: Final = "x-kvpicker-session"

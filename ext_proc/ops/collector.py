@@ -13,6 +13,7 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from ext_proc.core.health_states import HealthStatus
+from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
 from ext_proc.core.signals import EngineSignals, Interval
 from ext_proc.ops import families
@@ -55,6 +56,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         interval: what it did between the latest two readings; None before the second.
         kv_silence: seconds since it sent KV events, or since they are listened to; None if they are not.
         kv_blocks: blocks that it reports to hold.
+        publishers: how listening to each publisher of its KV events goes; none if it is not listened to.
     """
 
     endpoint: Endpoint
@@ -78,6 +80,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval | None = None
     kv_silence: float | None = None
     kv_blocks: int = 0
+    publishers: Sequence[PublisherState] = ()
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):

@@ -90,6 +90,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         **ranked_by(decision),
         "reason": decision.reason,
         "endpoint": decision.chosen.address,
+        "rank": decision.rank,
         "fallbacks": [endpoint.address for endpoint in decision.endpoints[1:]],
         "prompt_blocks": decision.chain_length,
         "predicted_cached_tokens": decision.hit_tokens,

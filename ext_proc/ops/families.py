@@ -147,7 +147,9 @@ KV_MESSAGES = _counter(
 )
 KV_SKIPPED = _counter("kv_events_skipped", "KV events that had no effect, by reason.", "reason")
 KV_RECOVERIES = _counter(
-    "kv_event_recoveries", "Gaps in KV events, by what became of them: replayed, lost or restart.", "result"
+    "kv_event_recoveries",
+    "Missing KV events, by what became of them: replayed, lost or unanswered at the start; restart for a new process.",
+    "result",
 )
 KV_SILENCE = _gauge("kv_events_silent_seconds", "Time since an engine sent KV events.", "endpoint", "pool")
 KV_BLOCKS = _gauge("endpoint_resident_blocks", "Blocks that an engine reports to hold.", "endpoint", "pool")

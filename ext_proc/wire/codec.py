@@ -21,6 +21,7 @@ from ext_proc.core.names import (
     KVPICKER_NAMESPACE,
     LB_NAMESPACE,
     PICKER_HEADERS,
+    RANK,
     READ_HEADERS,
     REFUSED_KEY,
     REQUEST_ID,
@@ -237,7 +238,7 @@ class Encoder:
         decision = action.decision
         if decision is None:
             return _bare(action.kind, action.clean, action.skip_body)
-        answer, endpoints = self._picked(action.kind, self.destination(decision), action.skip_body)
+        answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
         return answer + _METADATA_TAG + varint(len(metadata)) + metadata
 
@@ -280,13 +281,18 @@ def _bare(kind: Kind, clean: bool, skip_body: bool) -> bytes:
     return response.SerializeToString()
 
 
-def _picked(kind: Kind, destination: str, skip_body: bool) -> tuple[bytes, bytes]:
+def _picked(kind: Kind, destination: str, rank: int | None, skip_body: bool) -> tuple[bytes, bytes]:
     """Return the answer without its metadata, and the entry of that which names the endpoints."""
     response = ProcessingResponse()
     if kind is Kind.REQUEST_TRAILERS:
         response.request_trailers.SetInParent()  # a mutation here would set a trailer
     else:
-        _mutation(response, kind).set_headers.append(_header(DESTINATION, destination.encode()))
+        mutation = _mutation(response, kind)
+        mutation.set_headers.append(_header(DESTINATION, destination.encode()))
+        if rank is not None:
+            mutation.set_headers.append(_header(RANK, str(rank).encode()))
+        elif kind is Kind.REQUEST_HEADERS:  # with a body, a client's were removed before
+            mutation.remove_headers.append(RANK)
     if skip_body:
         response.mode_override.SetInParent()
     endpoints = Struct()
