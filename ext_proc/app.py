@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, Self
 import aiohttp
 import msgspec
 
+from ext_proc import admitting
 from ext_proc.assembly import (
     build_core,
     build_model_strategies,
@@ -64,7 +65,7 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "explain"})
+RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "explain", "tenants"})
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -94,7 +95,7 @@ class Service:
         self._ring = DecisionRing(pace=lambda decision, address: pace(self._core, decision, address))
         self._observer = FanOut(self._metrics, self._ring, self._lines)
         self._core = build_core(config, self._observer)
-        self._exchange_policy = exchange_policy(config)
+        self._exchange_policy = exchange_policy(config, admission=self._core.admission)
         self._generator = random.Random()  # noqa: S311  breaks ties
         self._tokens = TokenPools(self._core.registry, self._core.resident, self._metrics.token_lookup)
         self._keeper = self._make_keeper(config)
@@ -134,6 +135,7 @@ class Service:
         """Stop: not ready at once, then running streams end, then everything closes."""
         self._ready = False
         await self._grpc.set_ready(ready=False)
+        self._core.admission.close(time.monotonic())
         await self._grpc.stop(STOP_GRACE_S)
         await self._stack.aclose()
         self._say(Event.SERVER_STOPPED)
@@ -193,12 +195,13 @@ class Service:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         stack.callback(self._tokens.close)
         self._tokens.configure(self._config, session)
-        self._exchange_policy = exchange_policy(self._config, self._tokens.source)
+        self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._listening.run())
         self._spawn(stack, self._keep_house())
+        self._spawn(stack, admitting.look(self._core.admission, time.monotonic, self._observer.failed))
         self._spawn(stack, self._flush_lines())
         if self._path is not None:
             watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
@@ -241,7 +244,8 @@ class Service:
         self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
-        self._exchange_policy = exchange_policy(config, self._tokens.source)
+        self._exchange_policy = exchange_policy(config, self._tokens.source, self._core.admission)
+        admitting.configure(config, self._core.capacity, self._core.admission)
         self._keeper.configure(config)
         self._scraper.configure(config, token)
         self._listening.configure(config)

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import msgspec
 
+from ext_proc import admitting
 from ext_proc.config import Config, StrategyConfig, load, located, parse, parse_endpoints
 from ext_proc.core.addresses import network
+from ext_proc.core.admission import Admission
+from ext_proc.core.capacity_gate import CapacityGate
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_messages import BodyMode
@@ -64,6 +67,8 @@ class Core(msgspec.Struct, frozen=True):
     signals: Signals
     resident: ResidentIndex
     token_hits: TokenHits
+    capacity: CapacityGate
+    admission: Admission
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
@@ -106,6 +111,10 @@ def build_core(
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
     rates, expectations = RateLearner(), Expectations()
+    capacity = CapacityGate(registry, ledger, expectations)
+    spread = random.Random()  # noqa: S311  of what Retry-After says
+    admission = Admission(registry, ledger, expectations, capacity, observer, spread)
+    admitting.configure(config, capacity, admission)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
@@ -120,7 +129,7 @@ def build_core(
         fallbacks=config.envoy.fallbacks,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
-        gates=(health,),
+        gates=(health, capacity),
     )
     feedback = Feedback(
         registry=registry,
@@ -131,10 +140,25 @@ def build_core(
         expectations=expectations,
         picker=picker,
         observer=observer,
+        admission=admission,
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
-    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
+    return Core(
+        registry,
+        ledger,
+        index,
+        health,
+        rates,
+        expectations,
+        picker,
+        feedback,
+        signals,
+        reports,
+        token_hits,
+        capacity,
+        admission,
+    )
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -168,14 +192,26 @@ def _strategy(chosen: StrategyConfig, owner: str) -> tuple[str, Strategy]:
     return chosen.name, load_strategy(chosen.name, chosen.parameters, f"{owner}.strategy")
 
 
-def exchange_policy(config: Config, tokens: TokenSource | None = None) -> ExchangePolicy:
-    """Take from the configuration what every exchange needs; `tokens` knows the exact tokens of requests."""
+def exchange_policy(
+    config: Config, tokens: TokenSource | None = None, admission: Admission | None = None
+) -> ExchangePolicy:
+    """Take from the configuration what every exchange needs.
+
+    Args:
+        config: the configuration.
+        tokens: knows the exact tokens of requests.
+        admission: lets requests wait for their turn.
+    """
     return ExchangePolicy(
         refuse_on_failure=config.failure_mode == "refuse",
         inspect_bytes=config.prompts.inspect_bytes,
         show_decisions=config.explain.header,
         networks=tuple(map(network, config.explain.networks)),
         tokens=tokens,
+        admission=admission,
+        extension=admitting.extension(config),
+        labels=(config.tenants.header or "", config.tenants.priority_header or ""),
+        priorities=config.tenants.priorities,
     )
 
 

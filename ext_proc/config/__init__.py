@@ -1,5 +1,6 @@
 """The configuration: one YAML file becomes one frozen object, or one error that says how to mend it."""
 
+from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
 from ext_proc.config.reference import HEADER, reference, rows, schema
@@ -7,7 +8,6 @@ from ext_proc.config.settings import (
     AdminConfig,
     Config,
     EndpointConfig,
-    EnvoyConfig,
     FailureMode,
     HealthConfig,
     IndexConfig,

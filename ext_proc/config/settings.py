@@ -6,7 +6,9 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, field
 
+from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.kv_events import KvEventsConfig
+from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
 from ext_proc.config.section import Port, Section
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
@@ -68,6 +70,7 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
         metrics_port: Port of its page of metrics, where it differs from the pool's.
         kv_events_port: Port of its first publisher of KV events, where it differs from the pool's.
         kv_replay_port: Port where the events of that publisher can be asked for again, the same.
+        caps: What it may hold at most, where that differs from the pool's.
     """
 
     address: str
@@ -81,6 +84,7 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     kv_events_port: Port | None = None
     kv_replay_port: Port | None = None
+    caps: CapsConfig = CapsConfig()
 
 
 class TokensConfig(Section, frozen=True, kw_only=True):
@@ -120,6 +124,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
             8002 for `triton`.
         tokens: How the exact tokens of requests are found. Unset goes by their text.
         kv_events: Where the engines tell what their caches hold. Unset listens to none.
+        caps: What each endpoint may hold at most. None by default.
+        queue: How requests wait when all endpoints are at their caps.
     """
 
     strategy: StrategyConfig = StrategyConfig()
@@ -131,6 +137,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     tokens: TokensConfig | None = None
     kv_events: KvEventsConfig | None = None
+    caps: CapsConfig = CapsConfig()
+    queue: QueueConfig = QueueConfig()
 
     @property
     def specs(self) -> tuple[EndpointSpec, ...]:
@@ -146,22 +154,6 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """
 
     strategy: StrategyConfig
-
-
-class EnvoyConfig(Section, frozen=True, kw_only=True):
-    """What kvpicker and Envoy agree on.
-
-    Attributes:
-        endpoints_file: Path of the EDS file that kvpicker writes and Envoy reads. Unset writes none, for an
-            Envoy that learns its endpoints elsewhere.
-        cluster: Name of the Envoy cluster that the endpoints belong to.
-        fallbacks: Further endpoints that Envoy may try when the chosen one refuses, at most; the same as
-            Envoy's `num_retries`.
-    """
-
-    endpoints_file: str | None = None
-    cluster: Annotated[str, Meta(min_length=1, max_length=256)] = "kvpicker_endpoints"
-    fallbacks: Annotated[int, Meta(ge=0, le=10)] = 2
 
 
 class PromptsConfig(Section, frozen=True, kw_only=True):
@@ -297,6 +289,7 @@ class Config(Section, frozen=True, kw_only=True):
         health: When an endpoint is left alone.
         scrape: Reading the engines' metrics.
         explain: What clients are told of decisions.
+        tenants: On whose behalf requests are sent, and which go first when they must wait.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
         drain_s: Seconds that kvpicker still serves after SIGTERM while it says it is not ready; longer than Envoy's
@@ -317,6 +310,7 @@ class Config(Section, frozen=True, kw_only=True):
     health: HealthConfig = HealthConfig()
     scrape: ScrapeConfig = ScrapeConfig()
     explain: ExplainConfig = ExplainConfig()
+    tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
     log: LogConfig = LogConfig()
@@ -345,4 +339,5 @@ def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
         metrics=MetricsSource(
             entry.engine, entry.metrics_path, entry.metrics_port, entry.kv_events_port, entry.kv_replay_port
         ),
+        caps=entry.caps.caps,
     )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ext_proc.core.admission import Admission
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
@@ -42,6 +43,7 @@ class Feedback:
         expectations: Expectations,
         picker: EndpointPicker,
         observer: Observer,
+        admission: Admission | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
@@ -51,6 +53,7 @@ class Feedback:
         self._expectations = expectations
         self._picker = picker
         self._observer = observer
+        self._admission = admission
 
     def is_foreign(self, decision_id: str) -> bool:
         """Tell whether another kvpicker of the same Envoy made a decision."""
@@ -122,6 +125,7 @@ class Feedback:
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(decision, outcome)
+        self._freed(now)
         return True
 
     def expire(self, now: float) -> int:
@@ -132,13 +136,19 @@ class Feedback:
                 decision_id=lease.decision.id, ending=Ending.LOST, served=lease.served, first_token=lease.first_token
             )
             self._observer.finished(lease.decision, lost)
+        self._freed(now)
         return len(overdue)
+
+    def _freed(self, now: float) -> None:
+        """Let whoever waits for a place try; last, so that all that was learnt counts."""
+        if self._admission is not None and len(self._admission):
+            self._admission.dispatch(now)
 
     def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None, generated: int | None) -> None:
         """Learn from a good answer what to expect of the next ones."""
         request, learnt, tokens = lease.decision.request, lease.learnt, outcome.usage.prompt_tokens
         expected = self._expectations.known(self._registry.snapshot.known(request.model))
-        expected.learn(generated, outcome.duration)
+        expected.learn(generated, max(outcome.duration - request.waited, 0.0))
         if not tokens or not learnt.chain or request.truncated:
             return
         if learnt.estimated >= _LEAST_COUNTED:
@@ -178,7 +188,8 @@ class Feedback:
     ) -> None:
         ending, knowledge, model = outcome.ending, self._picker.knowledge, lease.decision.request.model
         self._health.note(served, ending, now, lease.decision.decided_at)
-        knowledge.reputations.note(served, ending, now, seconds=outcome.duration, tokens=generated)
+        seconds = max(outcome.duration - lease.decision.request.waited, 0.0)
+        knowledge.reputations.note(served, ending, now, seconds=seconds, tokens=generated)
         if ending is Ending.OK and model in served.models:
             knowledge.served.note(served, model)
 

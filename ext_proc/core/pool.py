@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ext_proc.core.candidates import Candidates
+from ext_proc.core.candidates import Candidates, group_by_model, group_by_pool
+from ext_proc.core.caps import NO_CAPS, Caps
 from ext_proc.core.model import NO_LABELS, Endpoint, MetricsSource
 from ext_proc.core.slots import Slots
 
@@ -32,6 +33,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         prefill_rate: prefill speed in tokens per second; None where unknown.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, where that differs from the rest of its pool.
+        caps: what it may hold at most, where that differs from the rest of its pool.
     """
 
     address: str
@@ -40,6 +42,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
+    caps: Caps = NO_CAPS
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -112,7 +115,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             undeclared: addresses whose models are not declared.
         """
         every = Candidates(endpoints)
-        by_pool = _group_by_pool(every, pools)
+        by_pool = group_by_pool(every, pools)
         sole_pool = next(iter(by_pool)) if len(by_pool) == 1 else None
         served = frozenset[str]().union(*(endpoint.models for endpoint in every))
         bases = served - secondary
@@ -125,7 +128,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             default_pool=default_pool if default_pool is not None else sole_pool,
             models=served | models,
             sole_model=next(iter(bases)) if len(bases) == 1 else None,
-            by_model=MappingProxyType(_group_by_model(every, served)),
+            by_model=MappingProxyType(group_by_model(every, served)),
             unlearnt=Candidates(endpoint for endpoint in every if not endpoint.models),
             undeclared=tuple(endpoint for endpoint in every if endpoint.address in undeclared),
             modelless=default_or_all if default_pool is not None or len(bases) <= 1 else Candidates(),
@@ -331,19 +334,5 @@ def _endpoint(
         prefill_rate=spec.prefill_rate,
         labels=spec.labels,
         metrics=spec.metrics,
+        caps=spec.caps,
     )
-
-
-def _group_by_pool(endpoints: Iterable[Endpoint], pools: Iterable[str]) -> dict[str, Candidates]:
-    groups: dict[str, list[Endpoint]] = {pool: [] for pool in pools}
-    for endpoint in endpoints:
-        groups.setdefault(endpoint.pool, []).append(endpoint)
-    return {pool: Candidates(members) for pool, members in groups.items()}
-
-
-def _group_by_model(endpoints: Collection[Endpoint], models: Iterable[str]) -> dict[str, Candidates]:
-    groups: dict[str, list[Endpoint]] = {model: [] for model in models}
-    for endpoint in endpoints:
-        for model in endpoint.models:
-            groups[model].append(endpoint)
-    return {model: Candidates(members) for model, members in groups.items()}

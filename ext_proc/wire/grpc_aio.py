@@ -117,8 +117,14 @@ async def _pump(session: Session, context: _Context, waiting: Waiting[_Ended]) -
                 finished = Reply()
                 break
             reply = session.receive(message)
+            delivered = delivered and isinstance(reply, Reply)  # whatever is decided meanwhile
             if not isinstance(reply, Reply):
                 reply = await reply
+            while reply.then is not None:
+                delivered = False
+                if reply.message is not None:
+                    await context.write(reply.message)
+                reply = await reply.then()
             if reply.message is not None:
                 delivered = False
                 await context.write(reply.message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -35,7 +35,7 @@ class Stream:
         waiting: learns when the stream may be ended.
     """
 
-    __slots__ = ("_begun", "_call", "_delivered", "_optional", "_session", "_task", "_waiting")
+    __slots__ = ("_begun", "_call", "_delivered", "_optional", "_session", "_task", "_then", "_waiting")
 
     def __init__(self, call: Any, open_session: Callable[[], Session], waiting: Waiting[Stream]) -> None:
         self._call = call
@@ -45,6 +45,7 @@ class Stream:
         self._delivered = True
         self._session: Session | None = None
         self._task: asyncio.Future[Reply] | None = None
+        self._then: Callable[[], Awaitable[Reply]] | None = None
         call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
         try:
             self._session = open_session()
@@ -75,10 +76,14 @@ class Stream:
             if isinstance(reply, Reply):
                 self._answer(reply)
             else:
-                self._task = asyncio.ensure_future(reply)
-                self._task.add_done_callback(self._waited)
+                self._await(reply)
         except Exception as error:  # noqa: BLE001  as above
             self._fail(error)
+
+    def _await(self, reply: Awaitable[Reply]) -> None:
+        self._delivered = False  # whatever is decided meanwhile
+        self._task = asyncio.ensure_future(reply)
+        self._task.add_done_callback(self._waited)
 
     def _waited(self, task: asyncio.Future[Reply]) -> None:
         self._task = None
@@ -91,7 +96,9 @@ class Stream:
             self._answer(task.result())
 
     def _answer(self, reply: Reply) -> None:
-        if reply.finished:
+        if reply.then is not None:
+            self._answer_first(reply.message, reply.then)
+        elif reply.finished:
             self._finish(reply)
         elif reply.message is None:
             self._read()
@@ -111,6 +118,26 @@ class Stream:
                 self._received,
             )
             self._begun = True
+
+    def _answer_first(self, message: bytes | None, then: Callable[[], Awaitable[Reply]]) -> None:
+        """Send a message, and when it is out await another: a call takes one at a time."""
+        self._delivered = False  # whatever is decided meanwhile
+        if message is None:
+            self._await(then())
+            return
+        self._then = then
+        operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
+        if not self._begun:
+            operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
+        self._begun = True
+        self._start(operations, self._sent_first)
+
+    def _sent_first(self, event: Event) -> None:
+        then, self._then = self._then, None
+        if not event.success or self._call is None or then is None:
+            self._close()
+            return
+        self._await(then())
 
     def _written(self, event: Event) -> None:
         if not event.success:
