@@ -33,6 +33,7 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
+from ext_proc.filling import fills
 from ext_proc.listening import Listening
 from ext_proc.ops import admin
 from ext_proc.ops.collector import EndpointStatus, Gauges
@@ -291,6 +292,8 @@ class Service:
             degraded=self._degraded,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
+            queues=lambda: self._core.admission.fills,
+            fills=lambda: fills(self._core, self._ring, self._metrics),
         )
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),

@@ -102,7 +102,8 @@ def build_core(
     hasher = hasher or PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
     registry = Registry(config.default_pool)
     if ledger is None:
-        ledger = Ledger(timeout=config.leases.timeout_s, renewal_timeout=config.leases.renewal_timeout_s)
+        leases = config.leases
+        ledger = Ledger(timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases)
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     known = index if resident is None else MixedIndex(index, resident)

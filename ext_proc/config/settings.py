@@ -192,10 +192,13 @@ class LeasesConfig(Section, frozen=True, kw_only=True):
         renewal_timeout_s: The same, once Envoy has been seen to report requests as running: then silence about one
             means that its end was missed. More than four reports, which come every 10 s. An Envoy that reports nothing
             must not share a kvpicker with one that does.
+        max_leases: Requests that count as in flight, at most. Of more, those not heard of for longest end, as if their
+            time were over. The default takes some hundred megabytes when full.
     """
 
     timeout_s: Seconds = 900.0
     renewal_timeout_s: Seconds = 45.0
+    max_leases: Annotated[int, Meta(ge=100, le=10_000_000)] = 100_000
 
 
 class HealthConfig(Section, frozen=True, kw_only=True):

@@ -128,6 +128,13 @@ class Feedback:
         self._freed(now)
         return True
 
+    def left(self, request_id: str, now: float) -> bool:
+        """Settle the decision of a client that left before Envoy had it; False if there is none to be found."""
+        lease = self._ledger.find(request_id)
+        if lease is None:
+            return False
+        return self.settle(Outcome(decision_id=lease.decision.id, ending=Ending.CLIENT_GONE), now)
+
     def expire(self, now: float) -> int:
         """Settle the leases whose log entry is overdue; return how many there were."""
         overdue = self._ledger.expire(now, self._expectations.longest_residence)

@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 
 from ext_proc.core.model import Endpoint
 from ext_proc.core.signals import EngineSignals, Interval
+from ext_proc.core.waiting_room import Fill
 from ext_proc.ops import families
 from ext_proc.ops.text import printable
 
@@ -80,6 +81,8 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
         degraded: reasons for deciding with less than kvpicker should know, and whether each holds.
         reuse: share of recent prompt tokens that earlier prompts held; None while there were none.
         version: version of kvpicker.
+        queues: how full the waiting room of each pool is.
+        fills: how full bounded structures are, as a share, by name.
     """
 
     endpoints: Callable[[], Sequence[EndpointStatus]]
@@ -87,6 +90,8 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Callable[[], Mapping[str, bool]]
     reuse: Callable[[], float | None]
     version: str
+    queues: Callable[[], Mapping[str, Fill]] = dict
+    fills: Callable[[], Mapping[str, float]] = dict
 
 
 class KvpickerCollector(Collector):
@@ -122,6 +127,7 @@ class KvpickerCollector(Collector):
             (families.DURATION_SECONDS, metrics.durations),
             (families.FIRST_BYTE_SECONDS, metrics.first_bytes),
             (families.FIRST_TOKEN_SECONDS, metrics.first_tokens),
+            (families.QUEUE_WAIT_SECONDS, metrics.waits),
         ):
             yield _histogram(family, {(model,): histogram for model, histogram in by_model.items()})
 
@@ -130,6 +136,11 @@ class KvpickerCollector(Collector):
         yield _filled(families.LEASES, [((), gauges.leases())])
         yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
+        yield _filled(families.FILL_RATIO, [((name,), fill) for name, fill in gauges.fills().items()])
+        queues = [((printable(pool),), fill) for pool, fill in gauges.queues().items()]
+        yield _filled(families.QUEUE_REQUESTS, [(at, fill.requests) for at, fill in queues])
+        yield _filled(families.QUEUE_BYTES, [(at, fill.bytes) for at, fill in queues])
+        yield _filled(families.PROMISES, [(at, fill.promises) for at, fill in queues])
         reuse = gauges.reuse()
         yield _filled(families.PREFIX_REUSE, [] if reuse is None else [((), reuse)])
         errors = [(key, share.value) for key, share in self._metrics.prediction_errors.items()]

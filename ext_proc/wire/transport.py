@@ -40,7 +40,7 @@ class Reply(NamedTuple):
         optional: True if the peer loses nothing should the stream end in good order before its next message; heeded
             from the second answer of a stream on.
         then: makes a second answer to the same message, to be awaited once this one is sent; the next message is not
-            read before that.
+            answered before that. A peer that half-closes meanwhile is gone, and gets nothing.
     """
 
     message: bytes | None = None

@@ -105,6 +105,7 @@ async def running_stack(
     strategy: str = "least-wait",
     pool: str = "",
     transport: str = "auto",
+    own_envoy: bool = False,
     **options: Any,
 ) -> AsyncIterator[Stack]:
     """Start engines, kvpicker and Envoy, and stop them in the end.
@@ -116,6 +117,7 @@ async def running_stack(
         strategy: how kvpicker ranks them.
         pool: further YAML lines of the pool.
         transport: how kvpicker speaks gRPC.
+        own_envoy: True if `pool` holds the section `envoy` too.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
     stack = Stack(folder)
@@ -131,7 +133,7 @@ listen: ["127.0.0.1:0"]
 transport: {transport}
 admin: {{listen: "127.0.0.1:0"}}
 drain_s: 0
-envoy: {{endpoints_file: {stack.eds_file}}}
+{"" if own_envoy else f"envoy: {{endpoints_file: {stack.eds_file}}}"}
 pools:
   main:
     strategy: {{name: {strategy}}}

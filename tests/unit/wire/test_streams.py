@@ -261,16 +261,36 @@ async def test_the_first_part_of_an_answer_may_be_nothing(transport: str) -> Non
 
     tally = Tally(lambda _: Reply(then=then))
     async with serving([tally.method()], transport) as channel:
-        assert await converse(channel, b"wait") == [b"turn"]
+        call = begin(channel)
+        await call.write(b"wait")
+        assert await call.read() == b"turn"
+        assert await call.code() is grpc.StatusCode.OK
         await until(lambda: tally.ends == [True])
 
 
-async def test_who_cancels_before_the_second_part_did_not_get_it(transport: str) -> None:
+@pytest.mark.parametrize("half", [True, False], ids=["half-closes", "cancels"])
+@pytest.mark.parametrize("first", [b"patience", None])
+async def test_who_leaves_before_the_second_part_did_not_get_it(
+    transport: str,
+    first: bytes | None,
+    half: bool,
+) -> None:
     """The session learns at once that nobody waits any more."""
-    tally = Tally(lambda _: Reply(b"patience", then=asyncio.Event().wait))  # type: ignore[arg-type]
+    begun: list[asyncio.Task[None] | None] = []
+
+    async def never() -> Reply:
+        begun.append(asyncio.current_task())
+        await asyncio.Event().wait()
+        return Reply()
+
+    tally = Tally(lambda _: Reply(first, then=never))
     async with serving([tally.method()], transport) as channel:
         call = begin(channel)
         await call.write(b"wait")
-        assert await call.read() == b"patience"
-        call.cancel()
+        await until(lambda: len(begun) == 1)
+        if half:
+            await call.done_writing()
+        else:
+            call.cancel()
         await until(lambda: tally.ends == [False])
+        await until(lambda: begun[0] is not None and begun[0].done())
