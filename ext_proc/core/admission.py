@@ -31,7 +31,7 @@ from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
-from ext_proc.core.promises import Promise, predicted_wait, retry_after
+from ext_proc.core.promises import Promise, expected_rate, predicted_wait, retry_after
 from ext_proc.core.turn import Turn
 from ext_proc.core.waiting_room import NO_LIMITS, Fill, Limits, Room, Row
 
@@ -137,6 +137,7 @@ class Admission:
         if not self._make_place(room, turn, now):
             return self._later(QueueFull, turn, slots, now)
         room.promises.take(content)
+        room.pace.pass_time(now, waiting=len(room.waiting) > 0)
         turn.deadline = now + wait
         room.enter(turn, slots, cold=cold)
         self._waiting += 1
@@ -181,12 +182,12 @@ class Admission:
         requests, cost = room.waiting.before(turn.priority)
         promised = (0, 0.0) if turn.returned else room.promises.tally.before(turn.priority)
         loads = self._ledger.loads_of(slots)
+        residence = self._expectations.of(turn.request.model or self._registry.snapshot.sole_model).residence
+        expected = expected_rate(sum(load.in_flight for load in loads), sum(load.tokens for load in loads), residence)
         return predicted_wait(
             requests + promised[0] + 1,
             cost + promised[1] + turn.cost if self._gate.counts_tokens(slots) else 0.0,
-            in_flight=sum(load.in_flight for load in loads),
-            held=sum(load.tokens for load in loads),
-            residence=self._expectations.of(turn.request.model or self._registry.snapshot.sole_model).residence,
+            room.pace.rate(turn.priority, expected),
         )
 
     def _serve(self, now: float) -> None:
@@ -230,7 +231,11 @@ class Admission:
         return None
 
     def _remove(self, turn: Turn, result: str, now: float) -> Row:
-        row = self._rooms[turn.pool].remove(turn, served=result == "served")
+        room = self._rooms[turn.pool]
+        room.pace.pass_time(now, waiting=True)
+        if result == "served":
+            room.pace.give(turn.priority, turn.cost)
+        row = room.remove(turn, served=result == "served")
         self._waiting -= 1
         self._observer.waited(turn.pool, result, max(now - turn.since, 0.0))
         return row

@@ -13,13 +13,22 @@ from math import ceil
 import msgspec
 
 from ext_proc.core.generator import Generator
+from ext_proc.core.pace import Rate
 from ext_proc.core.tally import Tally
 
 LONGEST_RETRY_AFTER = 600
 """Seconds; whoever would have to wait longer does better to ask somebody else."""
 
+_LEAST_MORE = 0.05
+"""Share that is added for what no prediction sees: ends of requests that are heard of late, a slower engine."""
+
 _SPREAD = 0.1
 """Share that is added at random, so that those who were refused together do not come back together."""
+
+_EXPECTED_SHARE = 0.75
+"""Share of the places that is counted on before it is seen who gets them: some may go to higher priorities."""
+
+_LEAST_RATE = 1e-3
 
 _GRACE = 10.0
 """Seconds after its time that a promise still holds: clients add back-off of their own."""
@@ -84,21 +93,29 @@ class Promises:
 
 def retry_after(wait: float, generator: Generator) -> int:
     """Return whole seconds for Retry-After, at least 1 and not before `wait` seconds are over, spread a little."""
-    return min(max(ceil(wait * (1.0 + _SPREAD * generator.random())), 1), LONGEST_RETRY_AFTER)
+    return min(max(ceil(wait * (1.0 + _LEAST_MORE + _SPREAD * generator.random())), 1), LONGEST_RETRY_AFTER)
 
 
-def predicted_wait(requests: int, tokens: float, *, in_flight: int, held: float, residence: float) -> float:
-    """Return the seconds until so much in front, the request itself included, has found places (Little's law).
-
-    Places come free as fast as requests end: `in_flight` of them, or the tokens that they hold, per `residence`.
+def predicted_wait(requests: int, tokens: float, rate: Rate) -> float:
+    """Return the seconds until so much in front, the request itself included, has found places.
 
     Args:
         requests: requests in front, with the one that asks.
         tokens: tokens of those, prompts and expected answers; 0 if no cap counts tokens.
-        in_flight: requests in flight at the endpoints that may serve it.
-        held: tokens in flight there.
+        rate: how fast places are given.
+    """
+    by_requests = requests / max(rate.requests, _LEAST_RATE)
+    by_tokens = tokens / max(rate.tokens, _LEAST_RATE)
+    return max(by_requests, by_tokens)
+
+
+def expected_rate(in_flight: int, tokens: float, residence: float) -> Rate:
+    """Return how fast places are expected to come free: as fast as requests end (Little's law), less some.
+
+    Args:
+        in_flight: requests in flight at the endpoints.
+        tokens: tokens that those hold.
         residence: seconds that a request stays.
     """
-    by_requests = requests * residence / max(in_flight, 1)
-    by_tokens = tokens * residence / max(held, 1.0) if tokens else 0.0
-    return max(by_requests, by_tokens)
+    seconds = max(residence, _LEAST_RATE) / _EXPECTED_SHARE
+    return Rate(max(in_flight, 1) / seconds, max(tokens, 1.0) / seconds)

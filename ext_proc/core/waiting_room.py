@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ext_proc.core.fair_queue import FairQueue
+from ext_proc.core.pace import Pace
 from ext_proc.core.promises import Promises
 from ext_proc.core.tally import Tally
 from ext_proc.core.turn import Turn
@@ -75,6 +76,7 @@ class Room:
         waiting: counts who waits.
         bytes: that they hold.
         promises: who was told when to come back.
+        pace: how fast places are given.
     """
 
     def __init__(self, pool: str, limits: Limits) -> None:
@@ -83,6 +85,7 @@ class Room:
         self.waiting = Tally()
         self.bytes = 0
         self.promises = Promises(limits.promises)
+        self.pace = Pace()
         self._pool = pool
 
     @property

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ext_proc.core.promises import LONGEST_RETRY_AFTER, Promise, Promises, predicted_wait, retry_after
+from ext_proc.core.promises import LONGEST_RETRY_AFTER, Promise, Promises, expected_rate, predicted_wait, retry_after
 
 COUNT = st.integers(0, 10_000)
 TOKENS = st.floats(1, 1e9)
@@ -26,9 +26,9 @@ class Fixed:
 
 
 def test_places_come_free_as_fast_as_requests_end() -> None:
-    """With 8 in flight that stay 4 s, two places come free a second: the tenth waits 5 s."""
-    assert predicted_wait(10, 0.0, in_flight=8, held=0.0, residence=4.0) == pytest.approx(5.0)
-    assert predicted_wait(1, 3000.0, in_flight=100, held=6000.0, residence=4.0) == pytest.approx(2.0)
+    """With 8 in flight that stay 3 s, two places a second can be counted on: the tenth waits 5 s."""
+    assert predicted_wait(10, 0.0, expected_rate(8, 0.0, 3.0)) == pytest.approx(5.0)
+    assert predicted_wait(1, 3000.0, expected_rate(100, 6000.0, 3.0)) == pytest.approx(2.0)
 
 
 @given(COUNT, COUNT, TOKENS, TOKENS, st.integers(1, 500), TOKENS, st.floats(0.01, 100), st.floats(0, 0.99))
@@ -44,7 +44,7 @@ def test_retry_after_is_monotone_in_the_load(
 ) -> None:
     """More in front never means to come back sooner."""
     seconds = [
-        retry_after(predicted_wait(ahead, cost, in_flight=in_flight, held=held, residence=residence), Fixed(drawn))
+        retry_after(predicted_wait(ahead, cost, expected_rate(in_flight, held, residence)), Fixed(drawn))
         for ahead, cost in ((requests, tokens), (requests + more, tokens + more_tokens))
     ]
     assert 1 <= seconds[0] <= seconds[1] <= LONGEST_RETRY_AFTER
