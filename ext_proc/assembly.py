@@ -7,6 +7,7 @@ import os
 import random
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,8 +25,9 @@ from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
 from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
-from ext_proc.core.health import HealthMonitor, HealthPolicy
+from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
+from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.picker import EndpointPicker
@@ -36,6 +38,7 @@ from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
+from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
@@ -69,11 +72,13 @@ class Core(msgspec.Struct, frozen=True):
     token_hits: TokenHits
     capacity: CapacityGate
     admission: Admission
+    lifecycle: Lifecycle
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
+        self.lifecycle.follow(change)
         memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
-        follow(change, ledger=self.ledger, index=self.index, memories=memories)
+        follow(change, ledger=self.ledger, index=self.index, memories=memories, greeters=(self.health,))
 
 
 def build_core(
@@ -109,13 +114,13 @@ def build_core(
     known = index if resident is None else MixedIndex(index, resident)
     reports = ResidentIndex() if resident is None else resident
     token_hits = TokenHits(reports)
-    policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
-    health = HealthMonitor(policy, observer)
+    health = HealthMonitor(config.health.policy, observer)
     rates, expectations = RateLearner(), Expectations()
     capacity = CapacityGate(registry, ledger, expectations)
     spread = random.Random()  # noqa: S311  of what Retry-After says
     admission = Admission(registry, ledger, expectations, capacity, observer, spread)
     admitting.configure(config, capacity, admission)
+    lifecycle = Lifecycle(ledger.load)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
@@ -130,7 +135,7 @@ def build_core(
         fallbacks=config.envoy.fallbacks,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
-        gates=(health, capacity),
+        gates=(lifecycle, health, capacity),
     )
     feedback = Feedback(
         registry=registry,
@@ -145,21 +150,8 @@ def build_core(
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
-    return Core(
-        registry,
-        ledger,
-        index,
-        health,
-        rates,
-        expectations,
-        picker,
-        feedback,
-        signals,
-        reports,
-        token_hits,
-        capacity,
-        admission,
-    )
+    parts = (registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
+    return Core(*parts, capacity, admission, lifecycle)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -221,9 +213,12 @@ def endpoint_status(
 ) -> EndpointStatus:
     """Gather what is known of an endpoint."""
     load, source = core.ledger.load(endpoint.slot), core.rates.source(endpoint.slot)
+    health = core.health.status(endpoint.slot, now)
     return EndpointStatus(
         endpoint=endpoint,
-        state=core.health.state(endpoint.slot),
+        health=health,
+        health_age=None if health.since is None else max(now - health.since, 0.0),
+        health_left=None if health.until is None else max(health.until - now, 0.0),
         in_flight=load.in_flight,
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
@@ -238,6 +233,14 @@ def endpoint_status(
         interval=core.signals.interval(endpoint.slot),
         reputation=reputation,
     )
+
+
+def endpoint_statuses(core: Core, now: float, read: Callable[[Endpoint], ScrapeStatus]) -> list[EndpointStatus]:
+    """Gather what is known of all endpoints; `read` tells how reading their metrics goes."""
+    scores = core.picker.knowledge.reputations.scores
+    pools = core.registry.snapshot.by_pool.values()
+    reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
+    return [endpoint_status(core, e, now, reputations[e.slot], read(e)) for e in core.registry.snapshot.endpoints]
 
 
 def pace(core: Core, decision: Decision, address: str) -> float:
@@ -275,6 +278,7 @@ def check(path: Path) -> Config:
     with located(path):
         build_strategies(config)
         scrape_token(config)
+        read_token(config.admin)
         build_model_strategies(config)
         check_installed(config)
         if config.envoy.endpoints_file is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from ext_proc import admitting
 from ext_proc.assembly import Core
+from ext_proc.ops.collector import Fills
 from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.metrics import Metrics
 
 
-def fills(core: Core, ring: DecisionRing, metrics: Metrics) -> dict[str, float]:
-    """Return the share of its bound that each structure takes."""
-    return {
+def fills(core: Core, ring: DecisionRing, metrics: Metrics) -> Fills:
+    """Return how full waiting rooms are, and the share of its bound that each structure takes."""
+    ratios = {
         "prefix_index": core.index.fill,
         "leases": core.ledger.fill,
         "sessions": core.picker.sessions.fill,
@@ -19,3 +20,4 @@ def fills(core: Core, ring: DecisionRing, metrics: Metrics) -> dict[str, float]:
         "model_labels": metrics.models.fill,
         **admitting.ratios(core.admission.fills),
     }
+    return Fills(core.admission.fills, ratios)

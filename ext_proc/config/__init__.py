@@ -1,15 +1,16 @@
 """The configuration: one YAML file becomes one frozen object, or one error that says how to mend it."""
 
+from ext_proc.config.admin import AdminConfig
+from ext_proc.config.dns import DnsConfig
 from ext_proc.config.envoy import EnvoyConfig
+from ext_proc.config.health import HealthConfig, ProbesConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
 from ext_proc.config.reference import HEADER, reference, rows, schema
 from ext_proc.config.settings import (
-    AdminConfig,
     Config,
     EndpointConfig,
     FailureMode,
-    HealthConfig,
     IndexConfig,
     LeasesConfig,
     LogConfig,
@@ -24,6 +25,7 @@ __all__ = [
     "HEADER",
     "AdminConfig",
     "Config",
+    "DnsConfig",
     "EndpointConfig",
     "EnvoyConfig",
     "FailureMode",
@@ -34,6 +36,7 @@ __all__ = [
     "LogConfig",
     "ModelConfig",
     "PoolConfig",
+    "ProbesConfig",
     "PromptsConfig",
     "ScrapeConfig",
     "StrategyConfig",

@@ -6,10 +6,13 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, field
 
+from ext_proc.config.admin import AdminConfig
+from ext_proc.config.dns import DnsConfig
 from ext_proc.config.envoy import EnvoyConfig
+from ext_proc.config.health import HealthConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
-from ext_proc.config.section import Port, Section
+from ext_proc.config.section import Port, Seconds, Section
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
@@ -23,20 +26,8 @@ EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "tgi
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
-Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
 UrlPath = Annotated[str, Meta(min_length=1, max_length=256)]
 SomeTokens = Annotated[int, Meta(ge=1, le=10_000_000_000)]
-
-
-class AdminConfig(Section, frozen=True, kw_only=True):
-    """The admin server: metrics, health and debug pages.
-
-    Attributes:
-        listen: Address of the admin server, `ip:port`; port 0 takes a free one. Loopback, since its pages
-            show endpoints and decisions; open it only to those who may see them.
-    """
-
-    listen: str = "127.0.0.1:9090"
 
 
 class StrategyConfig(Section, frozen=True, kw_only=True):
@@ -56,8 +47,8 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     """One engine. `10.0.0.11:8000` is short for `{address: "10.0.0.11:8000"}`.
 
     Attributes:
-        address: `ip:port`, IPv6 in brackets; or the IP alone where `port` is given. No host names: Envoy's
-            override_host knows endpoints by their resolved address only.
+        address: `ip:port`, IPv6 in brackets; or `name:port`, which becomes an endpoint per address of the name (see
+            `dns`); or without the port where `port` is given.
         port: Port, where `address` has none.
         models: Names of the models it serves; empty takes those of the pool.
         kv_tokens: Capacity of its KV cache in tokens. Unset learns it from the engine's metrics; where those do not
@@ -201,20 +192,6 @@ class LeasesConfig(Section, frozen=True, kw_only=True):
     max_leases: Annotated[int, Meta(ge=100, le=10_000_000)] = 100_000
 
 
-class HealthConfig(Section, frozen=True, kw_only=True):
-    """When an endpoint is left alone after failures.
-
-    Attributes:
-        failures: Failures in a row that eject an endpoint.
-        ejection_s: Seconds of the first ejection; each further one lasts twice as long.
-        max_ejection_s: Seconds of the longest ejection.
-    """
-
-    failures: Annotated[int, Meta(ge=1, le=1_000)] = 2
-    ejection_s: Seconds = 5.0
-    max_ejection_s: Seconds = 60.0
-
-
 class ScrapeConfig(Section, frozen=True, kw_only=True):
     """Reading the engines' metrics.
 
@@ -291,6 +268,7 @@ class Config(Section, frozen=True, kw_only=True):
         leases: How long a request counts as in flight.
         health: When an endpoint is left alone.
         scrape: Reading the engines' metrics.
+        dns: How host names of endpoints become addresses.
         explain: What clients are told of decisions.
         tenants: On whose behalf requests are sent, and which go first when they must wait.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
@@ -312,6 +290,7 @@ class Config(Section, frozen=True, kw_only=True):
     leases: LeasesConfig = LeasesConfig()
     health: HealthConfig = HealthConfig()
     scrape: ScrapeConfig = ScrapeConfig()
+    dns: DnsConfig = DnsConfig()
     explain: ExplainConfig = ExplainConfig()
     tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"

@@ -33,40 +33,69 @@ class Gate(Protocol):
         """Return who may be chosen now; the very same object if all may. Leaves no trace: it may be a dry run."""
 
 
-def filtered(
-    request: InferenceRequest,
-    subset: Collection[str] | None,
-    snapshot: Snapshot,
-    gates: Sequence[Gate],
-    now: float,
-    generator: Generator,
-) -> tuple[FilterReport, ...]:
-    """Narrow the endpoints down, filter by filter; the last report holds the candidates, or none.
+class Filters:
+    """Narrows the endpoints down to the candidates of a request.
+
+    Where no gate removes anybody, as nearly always, the reports are those of the last request with these candidates.
 
     Args:
-        request: what was understood of the HTTP request.
-        subset: the only addresses the data plane allows; None allows all.
-        snapshot: the endpoints.
-        gates: which of them may be chosen now, asked in this order until nobody is left.
-        now: monotonic seconds.
-        generator: for gates that let some requests through.
+        gates: asked in this order, after model and subset, until nobody is left.
     """
-    left: Sequence[Endpoint] = snapshot.candidates(request.model)
-    if request.model is None and not left and request.operation in MODELLESS:
-        left = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
-    after = len(left)
-    reports: tuple[FilterReport, ...] = (FilterReport("model", len(snapshot.endpoints), after, left),)
-    if subset is not None:
-        before, left = after, [endpoint for endpoint in left if endpoint.address in subset]
-        after = len(left)
-        reports = (*reports, FilterReport("subset", before, after, left))
-    for gate in gates:
-        if not after:
-            break
-        before, left = after, gate.admit(left, request, now, generator)
-        after = len(left)
-        reports = (*reports, FilterReport(gate.name, before, after, left))
-    return reports
+
+    def __init__(self, gates: Sequence[Gate]) -> None:
+        self._gates = tuple(gates)
+        self._snapshot: Snapshot | None = None
+        self._unfiltered: dict[int, tuple[FilterReport, ...]] = {}
+
+    def reports(
+        self,
+        request: InferenceRequest,
+        subset: Collection[str] | None,
+        snapshot: Snapshot,
+        now: float,
+        generator: Generator,
+    ) -> tuple[FilterReport, ...]:
+        """Return what each filter left; the last report holds the candidates, or none.
+
+        Args:
+            request: what was understood of the HTTP request.
+            subset: the only addresses the data plane allows; None allows all.
+            snapshot: the endpoints.
+            now: monotonic seconds.
+            generator: for gates that let some requests through.
+        """
+        left: Sequence[Endpoint] = snapshot.candidates(request.model)
+        if request.model is None and not left and request.operation in MODELLESS:
+            left = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
+        reports: tuple[FilterReport, ...] | None = None
+        if subset is not None or not left:
+            reports = (FilterReport("model", len(snapshot.endpoints), len(left), left),)
+        if subset is not None:
+            before, left = len(left), [endpoint for endpoint in left if endpoint.address in subset]
+            reports = (*(reports or ()), FilterReport("subset", before, len(left), left))
+        for place, gate in enumerate(self._gates):
+            if not left:
+                break
+            admitted = gate.admit(left, request, now, generator)
+            if reports is None:
+                if admitted is left:
+                    continue
+                reports = self._of_all(snapshot, left)[: place + 1]
+            reports = (*reports, FilterReport(gate.name, len(left), len(admitted), admitted))
+            left = admitted
+        return self._of_all(snapshot, left) if reports is None else reports
+
+    def _of_all(self, snapshot: Snapshot, left: Sequence[Endpoint]) -> tuple[FilterReport, ...]:
+        """Return the reports on candidates of whom no gate removes any."""
+        if snapshot is not self._snapshot:
+            self._snapshot, self._unfiltered = snapshot, {}
+        known = self._unfiltered.get(id(left))  # the snapshot, which is kept, holds them
+        if known is None:
+            count = len(left)
+            first = FilterReport("model", len(snapshot.endpoints), count, left)
+            known = (first, *(FilterReport(gate.name, count, count, left) for gate in self._gates))
+            self._unfiltered[id(left)] = known
+        return known
 
 
 def refusal(

@@ -16,7 +16,7 @@ from ext_proc.core.candidates import Candidates
 from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted, reason_of
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
-from ext_proc.core.filters import Gate, filtered, refusal
+from ext_proc.core.filters import Filters, Gate, refusal
 from ext_proc.core.generator import Generator
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
@@ -103,7 +103,7 @@ class EndpointPicker:
         self._ledger = ledger
         self._index = index
         self._health = health
-        self._gates = (health,) if gates is None else tuple(gates)
+        self._filters = Filters((health,) if gates is None else gates)
         self._rates = rates
         self._expectations = expectations
         self._hasher = hasher
@@ -147,7 +147,7 @@ class EndpointPicker:
     ) -> Choice | Rejection:
         """Choose as `pick` does, and book nothing."""
         snapshot = self._registry.snapshot
-        filters = filtered(request, subset, snapshot, self._gates, now, generator)
+        filters = self._filters.reports(request, subset, snapshot, now, generator)
         candidates = filters[-1].left
         if not candidates:
             return Rejection(refusal(request, subset, snapshot, filters), filters)
@@ -272,10 +272,8 @@ class EndpointPicker:
         """Return the tokens that each candidate holds, and for which of them an engine's reports say so."""
         hits = depths
         if any(depths):
-            by_depth = {0: 0}
-            for depth in set(depths):
-                if depth:
-                    by_depth[depth] = min(ceiling, int(self._hasher.tokens(depth) * scale))
+            covered = self._hasher.tokens
+            by_depth = {depth: min(ceiling, int(covered(depth) * scale)) for depth in set(depths)}
             hits = [by_depth[depth] for depth in depths]
         if tokens is None or self.token_hits is None:
             return hits, ()

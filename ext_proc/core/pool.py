@@ -27,13 +27,14 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a source says of one endpoint.
 
     Attributes:
-        address: `ip:port`, IPv6 in brackets, in canonical notation.
+        address: `ip:port`, IPv6 in brackets, in canonical notation; where a source lists it, also `name:port`.
         models: the models it is declared to serve; empty means that they are learnt from the engine.
         kv_tokens: capacity of its KV cache in tokens; None where unknown.
         prefill_rate: prefill speed in tokens per second; None where unknown.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, where that differs from the rest of its pool.
         caps: what it may hold at most, where that differs from the rest of its pool.
+        name: the `name:port` that the address was found under; empty where there is none.
     """
 
     address: str
@@ -43,6 +44,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
     caps: Caps = NO_CAPS
+    name: str = ""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -191,7 +193,8 @@ class Registry:
             specs: its endpoints; of two entries with one address the last counts.
             models: what endpoints serve that declare nothing themselves; known even while the pool is empty.
         """
-        wanted = {spec.address: _with_models(spec, models) for spec in specs}
+        copied = msgspec.structs.replace  # labels too, so that the caller may alter them
+        wanted = {s.address: copied(s, models=s.models or models, labels=dict(s.labels)) for s in specs}
         known = self._pool_models.get(pool)
         self._pool_models[pool] = models
         dropped = [address for address, claims in self._claims.items() if pool in claims and address not in wanted]
@@ -222,15 +225,22 @@ class Registry:
             secondary: those of them that are adapters or further names of another one.
 
         Returns:
-            The change, or None if the answer is void, contradicts a declaration or says what is known.
+            The change, or None if the answer is void, contradicts a declaration or says what is known. An engine
+            that serves none of the models it served before is another endpoint.
         """
         entry = self._current(address, generation)
         if entry is None or entry.spec.models or not models:
             return None
         if entry.endpoint.models == models and entry.secondary == secondary:
             return None
+        old, is_other = entry.endpoint, entry.is_other(models - secondary)
+        if is_other:
+            self._add(old.pool, entry.spec)
+            self._slots.release(old.slot)
+            entry = self._entries[address]
         endpoint = msgspec.structs.replace(entry.endpoint, models=models)
-        return self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, secondary=secondary))
+        change = self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, secondary=secondary))
+        return Change(added=(endpoint,), removed=(old,)) if is_other else change
 
     def learn_capacity(self, address: str, generation: int, kv_tokens: int) -> Change | None:
         """Note the size of an engine's KV cache, in tokens; a configured one stands. Returns what `learn` does."""
@@ -315,10 +325,10 @@ class _Entry(msgspec.Struct, frozen=True):
     def is_same(self, pool: str, spec: EndpointSpec) -> bool:
         return self.endpoint.pool == pool and self.spec.models == spec.models
 
-
-def _with_models(spec: EndpointSpec, models: frozenset[str]) -> EndpointSpec:
-    """Copy a spec, labels too, so that the caller's objects may change without changing a snapshot."""
-    return msgspec.structs.replace(spec, models=spec.models or models, labels=dict(spec.labels))
+    def is_other(self, bases: frozenset[str]) -> bool:
+        """Whether none of the models, adapters aside, is one that was served before."""
+        before = self.endpoint.models - self.secondary
+        return bool(before and bases) and before.isdisjoint(bases)
 
 
 def _endpoint(
@@ -335,4 +345,5 @@ def _endpoint(
         labels=spec.labels,
         metrics=spec.metrics,
         caps=spec.caps,
+        name=spec.name,
     )

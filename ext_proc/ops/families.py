@@ -117,6 +117,17 @@ EXCHANGE_FAILURES = _counter(
 )
 STRATEGY_FAILURES = _counter("strategy_failures", "Decisions that another strategy had to make.", "strategy")
 HEALTH_CHANGES = _counter("health_changes", "Changes of the state of endpoints, by the state entered.", "state")
+EJECTIONS = _counter(
+    "ejections",
+    "Ejections of endpoints, by what caused them: how a request ended, failure_ratio, probe or silent.",
+    "reason",
+)
+PROBES = _counter(
+    "probes", "Active probes, by what they found: good, loading, busy, failed, unsupported, or local.", "result"
+)
+HEALTH_PANIC = _gauge(
+    "health_panic", "1 while ill endpoints of a pool are used because there would be too few without them.", "pool"
+)
 LEASES = _gauge("leases", "Requests believed to be in flight.")
 LEASES_EXPIRED = _counter("leases_expired", "Requests whose end was never heard of.")
 ACCESS_LOG_ENTRIES = _counter("access_log_entries", "Access log entries received from Envoy.", "result")
@@ -128,6 +139,13 @@ IN_FLIGHT = _gauge("endpoint_in_flight", "Requests in flight at an endpoint.", "
 TOKENS_IN_FLIGHT = _gauge("endpoint_tokens_in_flight", "Tokens in flight at an endpoint.", "endpoint", "pool")
 QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in front.", "endpoint", "pool")
 STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
+LIFECYCLE = _gauge(
+    "endpoint_lifecycle",
+    "1 for where an endpoint stands by an operator's word: active, cordoned, draining or drained.",
+    "endpoint",
+    "pool",
+    "stage",
+)
 INDEX_BLOCKS = _gauge("endpoint_index_blocks", "Blocks the index believes an endpoint holds.", "endpoint", "pool")
 PREFILL_RATE = _gauge(
     "endpoint_prefill_rate", "Prefill tokens per second that were learnt of an endpoint.", "endpoint", "pool"

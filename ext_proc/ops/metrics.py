@@ -49,6 +49,7 @@ class Metrics(NoObserver):
         self._exact = self.tallies[families.PREDICTIONS_EXACT]
         self._token_lookups = self.tallies[families.TOKEN_LOOKUPS]
         self._entries = self.tallies[families.ACCESS_LOG_ENTRIES]
+        self._probes = self.tallies[families.PROBES]
         self._scrapes = self.tallies[families.SCRAPES]
         self._missing = self.tallies[families.SCRAPE_MISSING]
 
@@ -99,9 +100,15 @@ class Metrics(NoObserver):
         """Count the failure by strategy."""
         self.tallies[families.STRATEGY_FAILURES].add((strategy,))
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
-        """Count the change by the state entered."""
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
+        """Count the change by the state entered, and an ejection by its reason."""
         self.tallies[families.HEALTH_CHANGES].add((state,))
+        if reason:
+            self.tallies[families.EJECTIONS].add((reason,))
+
+    def probed(self, result: str) -> None:
+        """Count an active probe by what it found."""
+        self._probes.counts[(result,)] += 1
 
     @property
     def reload_success(self) -> bool:
@@ -165,14 +172,17 @@ class Metrics(NoObserver):
         """Set predicted against true cached tokens; an endpoint that was not among those named was predicted none."""
         cached = usage.cached_tokens or 0
         made = decision.prediction(served) or Prediction(0, IndexMode.TEXT)
-        key = served, made.mode.value
+        key = served, made.mode
         self._actual.counts[key] += cached
         self._predicted.counts[key] += made.tokens
         self._compared.counts[key] += 1
         self._exact.counts[key] += made.tokens == cached
         length = usage.prompt_tokens or decision.request.prompt_tokens
         if length > 0:
-            self.prediction_errors.setdefault(key, ErrorShare()).add(made.tokens - cached, length)
+            errors = self.prediction_errors.get(key)
+            if errors is None:
+                errors = self.prediction_errors[key] = ErrorShare()
+            errors.add(made.tokens - cached, length)
 
 
 def _histogram(histograms: dict[str, Histogram], label: str) -> Histogram:

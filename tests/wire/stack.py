@@ -21,6 +21,7 @@ from tests.waiting import until
 
 MODEL = "sim/chat-8b"
 FAST = 50.0
+TOKEN = "sesame-of-the-tests"
 
 
 class Stack:
@@ -44,6 +45,11 @@ class Stack:
     def endpoints_file(self) -> Path:
         """The list of engines that kvpicker watches."""
         return self.folder / "engines.yaml"
+
+    @property
+    def token_file(self) -> Path:
+        """The token that changes the state of endpoints."""
+        return self.folder / "token"
 
     @property
     def eds_file(self) -> Path:
@@ -104,6 +110,7 @@ async def running_stack(
     addresses: Sequence[str] = (),
     strategy: str = "least-wait",
     pool: str = "",
+    health: str = "{}",
     transport: str = "auto",
     own_envoy: bool = False,
     **options: Any,
@@ -116,6 +123,7 @@ async def running_stack(
         addresses: engines that run already.
         strategy: how kvpicker ranks them.
         pool: further YAML lines of the pool.
+        health: YAML of the section `health`.
         transport: how kvpicker speaks gRPC.
         own_envoy: True if `pool` holds the section `envoy` too.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
@@ -128,12 +136,14 @@ async def running_stack(
             engine = SimEngine(EngineOptions(name=f"engine-{number}", **engine_options))
             stack.engines.append(await exits.enter_async_context(engine))
         stack.list_engines([*(engine.address for engine in stack.engines), *addresses])
+        stack.token_file.write_text(TOKEN)
         stack.config.write_text(f"""
 listen: ["127.0.0.1:0"]
 transport: {transport}
-admin: {{listen: "127.0.0.1:0"}}
+admin: {{listen: "127.0.0.1:0", token_file: {stack.token_file}}}
 drain_s: 0
 {"" if own_envoy else f"envoy: {{endpoints_file: {stack.eds_file}}}"}
+health: {health}
 pools:
   main:
     strategy: {{name: {strategy}}}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ext_proc.core.capacity_gate import CapacityGate
 from ext_proc.core.caps import NO_CAPS, Caps
 from ext_proc.core.errors import Saturated
+from ext_proc.core.filters import Filters
 from ext_proc.core.model import Endpoint, Operation
 from tests.unit.core.builders import Fleet, request
 
@@ -13,7 +14,7 @@ def gate(fleet: Fleet, **pools: Caps) -> CapacityGate:
     """Put a gate before a fleet."""
     made = CapacityGate(fleet.registry, fleet.ledger, fleet.expectations)
     made.configure(pools)
-    fleet.picker._gates = (made,)
+    fleet.picker._filters = Filters((made,))
     return made
 
 

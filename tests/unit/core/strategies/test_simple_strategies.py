@@ -27,7 +27,11 @@ class Quiet:
         return Ranking([float(load.tokens) for load in context.loads])
 
 
-@pytest.mark.parametrize("strategy", [LeastWait(), LeastRequest(), Random(), RoundRobin(), Quiet()], ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [LeastWait(), LeastRequest(), Random(), RoundRobin(), Quiet()],
+    ids=lambda strategy: type(strategy).__name__,
+)
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_every_strategy_gives_one_cost_per_candidate(strategy: Strategy, count: int) -> None:
     """Costs are as many as candidates, in any size of fleet."""
@@ -103,6 +107,8 @@ def test_round_robin_goes_on_when_the_fleet_changes() -> None:
     for _ in range(3):
         fleet.pick()
     fleet.fill("p", *(endpoint.address for endpoint in fleet.endpoints), "10.0.0.99:8000", models=CHAT)
+    fleet.health.tick(fleet.now)
+    fleet.now += 60.0
     assert set(shares([fleet.pick() for _ in range(9)]).values()) == {3}
 
 
