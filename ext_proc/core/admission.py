@@ -30,6 +30,7 @@ from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.observer import Observer
+from ext_proc.core.picker import NEARLY_FREE
 from ext_proc.core.pool import Registry
 from ext_proc.core.promises import Promise, expected_rate, predicted_wait, retry_after
 from ext_proc.core.turn import Turn
@@ -100,7 +101,7 @@ class Admission:
 
     def is_behind(self, request: InferenceRequest, subset: Collection[str] | None, priority: int) -> bool:
         """Tell whether others of no lower priority wait for endpoints that this request asks for."""
-        if not self._waiting:
+        if not self._waiting or request.operation in NEARLY_FREE:
             return False
         slots = _slots(self._wanted(request, subset))
         return any(row.highest >= priority and not slots.isdisjoint(row.slots) for row in self._rows())

@@ -22,6 +22,7 @@ from ext_proc.core.errors import (
     ShuttingDown,
     WaitedInVain,
 )
+from ext_proc.core.model import Operation
 from ext_proc.core.turn import Turn
 from ext_proc.core.waiting_room import Limits
 from tests.unit.core.builders import MODEL, Fleet, Notes, request
@@ -224,6 +225,14 @@ def test_rows_are_by_endpoints_and_do_not_hold_one_another_up() -> None:
     assert hall.admission.is_behind(request(), {first}, 0)
     assert not hall.admission.is_behind(request(), {first}, 1)
     assert not hall.admission.is_behind(request(), {second}, 0)
+
+
+def test_what_costs_an_engine_nothing_waits_behind_nobody() -> None:
+    """A list of models is answered however long the queue is."""
+    hall = Hall()
+    hall.join()
+    assert hall.admission.is_behind(request(), None, 0)
+    assert not hall.admission.is_behind(request(operation=Operation.LOOKUP), None, 0)
 
 
 def test_a_pool_without_endpoints_is_waited_for_where_it_is_said_to_come() -> None:
