@@ -23,7 +23,7 @@ _WHY_REMOVED = {
     "model": "does not serve the model",
     "subset": "the gateway does not allow it",
     "lifecycle": "cordoned, draining or drained by an operator",
-    "health": "ejected after failures",
+    "health": "ejected after failures, warming up, or starting slowly",
 }
 
 

@@ -12,7 +12,7 @@ from typing import Protocol
 import aiohttp
 
 from ext_proc.config import Config, ProbesConfig
-from ext_proc.core.health_states import HealthState, Verdict
+from ext_proc.core.health_states import SERVING, HealthState, Verdict
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry, Snapshot
 from ext_proc.sources.probe_ask import Finding, ask_generation, ask_health, open_session
@@ -40,7 +40,7 @@ class Prober:
     Args:
         config: how that is done; see `configure`.
         registry: which endpoints there are.
-        state: where a slot stands: who is not ready is probed more often.
+        state: where a slot stands: who does not serve is probed more often.
         engine: what answers at an endpoint; an empty name where that is not known.
         listener: hears what comes of it.
         rng: spreads the probes, so that many engines are not asked at one moment.
@@ -150,7 +150,7 @@ class Prober:
     def _pause(self, watch: _Watch) -> float:
         settings = self._settings
         pause = min(settings.unwell_interval_s, settings.interval_s)
-        if self._state(watch.endpoint.slot) is HealthState.READY:
+        if self._state(watch.endpoint.slot) in SERVING:
             if watch.verdict is not Verdict.FAILED:
                 pause = settings.interval_s
         elif watch.verdict is Verdict.GOOD:  # traffic waits for it: be sure of it soon
