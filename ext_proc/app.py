@@ -284,7 +284,7 @@ class Service:
             panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
-            fills=lambda: fills(self._core, self._ring, self._metrics),
+            fills=lambda: fills(self._core, self._ring, self._metrics, self._tokens.source),
         )
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
