@@ -20,6 +20,9 @@ ADDED = ("setuptools==78.1.1", "numba==0.65.0")
 _LEFT_OUT = re.compile(r"^torch(vision|audio|codec)?(?![\w.-])", re.IGNORECASE)
 """The wheel pins builds that no index of packages has; a torch of the same version, installed first, does as well."""
 
+FAST = ("--no-compile",)
+"""Of ten thousands of modules few are ever imported; those are compiled then."""
+
 _STAMP = "installed"
 _RECIPE = "1"
 """Part of every stamp; another number has all environments made anew."""
@@ -60,12 +63,12 @@ def vllm(cache: Path) -> Environment:
     if is_made(environment, recipe):
         return environment
     _create(environment)
-    _pip(environment, "install", TORCH)
+    _pip(environment, "install", *FAST, TORCH)
     wheels = environment.folder / "wheels"
     _pip(environment, "download", "--no-deps", "--dest", str(wheels), VLLM)
     wheel = next(wheels.glob("*.whl"))
-    _pip(environment, "install", *asked_for(_metadata(wheel)), *ADDED)
-    _pip(environment, "install", "--no-deps", str(wheel))
+    _pip(environment, "install", *FAST, *asked_for(_metadata(wheel)), *ADDED)
+    _pip(environment, "install", *FAST, "--no-deps", str(wheel))
     _pip(environment, "uninstall", "--yes", "triton")  # a compiler for GPUs, 0.9 GB
     shutil.rmtree(wheels)
     stamp(environment, recipe)
@@ -82,7 +85,7 @@ def peer(cache: Path, requirement: str) -> Environment:
     environment, recipe = Environment((cache / name).absolute()), [requirement]
     if not is_made(environment, recipe):
         _create(environment)
-        _pip(environment, "install", requirement)
+        _pip(environment, "install", *FAST, requirement)
         stamp(environment, recipe)
     return environment
 

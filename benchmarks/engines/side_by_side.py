@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import statistics
+import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -15,7 +17,7 @@ from benchmarks.engines.vllm_engine import MODEL, VllmEngine
 
 WARM_UP_WORDS = 60
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Run(NamedTuple):
@@ -64,7 +66,7 @@ async def compare(
     plan: Plan,
     repetitions: int,
     tell: Callable[[Run], None] = lambda _run: None,
-    go_on: Callable[[], bool] = lambda: True,
+    within_s: float = math.inf,
 ) -> list[Run]:
     """Let each contestant have its run in each repetition; who begins changes, so that drift does not decide.
 
@@ -74,11 +76,13 @@ async def compare(
         plan: what is sent; each repetition has words of its own.
         repetitions: how often, at most.
         tell: hears of each run that is over.
-        go_on: tells before each further repetition whether there is time for it.
+        within_s: seconds within which a further repetition should end; the first is always run.
     """
     runs: list[Run] = []
+    began = time.monotonic()
     for repetition in range(repetitions):
-        if runs and not go_on():
+        elapsed = time.monotonic() - began
+        if repetition and elapsed + elapsed / repetition > within_s:
             break
         for contestant in in_turn(contestants, repetition):
             runs.append(await _run(contestant, engines, plan, repetition))
@@ -86,7 +90,7 @@ async def compare(
     return runs
 
 
-def in_turn(names: Sequence[T], repetition: int) -> list[T]:
+def in_turn(names: Sequence[_T], repetition: int) -> list[_T]:
     """Return the order of a repetition: by turns everybody is first, and nobody always follows the same one."""
     count = len(names)
     first, step = repetition % count, 1 + repetition % 2
