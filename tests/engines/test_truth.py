@@ -94,8 +94,11 @@ async def test_the_page_of_metrics_is_read(stage: Stage) -> None:
 
     async def is_read() -> bool:
         told = (await stage.page("/debug/endpoints"))["endpoints"]
-        return all(one["metrics"]["engine"] == "vllm" and one["metrics"]["kv_tokens"] for one in told)
+        read = [one["metrics"] for one in told]
+        idle = all((one["running"], one["waiting"]) == (0, 0) for one in read)
+        return idle and all(one["engine"] == "vllm" and one["kv_tokens"] and one["ttft_ms"] for one in read[:1])
 
+    await stage.joined(1)
     await until(is_read, DEADLINE_S)
     endpoints = (await stage.page("/debug/endpoints"))["endpoints"]
     for engine, tap in zip(stage.engines, stage.taps, strict=True):
@@ -104,7 +107,7 @@ async def test_the_page_of_metrics_is_read(stage: Stage) -> None:
         configured = families["vllm:cache_config_info"].samples[0].labels
         read = next(one for one in endpoints if one["address"] == tap.address)["metrics"]
         assert read["kv_tokens"] == int(configured["num_gpu_blocks"]) * int(configured["block_size"])
-        assert (read["running"], read["waiting"]) == (0, 0)
+        assert read["engine"] == "vllm"
     page = await stage.page("/metrics")
     assert 'kvpicker_degraded{reason="metrics"} 0.0' in page
     assert 'kvpicker_degraded{reason="kv_events"} 0.0' in page
