@@ -89,14 +89,14 @@ async def test_what_is_evicted_is_forgotten(stage: Stage) -> None:
 
 
 async def test_the_page_of_metrics_is_read(stage: Stage) -> None:
-    """Load, memory and times to first token are read as prometheus_client reads them from the same engine."""
+    """Load and memory are read, the size of the cache as prometheus_client reads it from the same engine."""
     await stage.ask(chat("List three rivers. " * 50, tokens=4))
 
     async def is_read() -> bool:
         told = (await stage.page("/debug/endpoints"))["endpoints"]
         read = [one["metrics"] for one in told]
         idle = all((one["running"], one["waiting"]) == (0, 0) for one in read)
-        return idle and all(one["engine"] == "vllm" and one["kv_tokens"] and one["ttft_ms"] for one in read[:1])
+        return idle and all(one["engine"] == "vllm" and one["kv_tokens"] for one in read)
 
     await stage.joined(1)
     await until(is_read, DEADLINE_S)
@@ -107,7 +107,6 @@ async def test_the_page_of_metrics_is_read(stage: Stage) -> None:
         configured = families["vllm:cache_config_info"].samples[0].labels
         read = next(one for one in endpoints if one["address"] == tap.address)["metrics"]
         assert read["kv_tokens"] == int(configured["num_gpu_blocks"]) * int(configured["block_size"])
-        assert read["engine"] == "vllm"
     page = await stage.page("/metrics")
     assert 'kvpicker_degraded{reason="metrics"} 0.0' in page
     assert 'kvpicker_degraded{reason="kv_events"} 0.0' in page
