@@ -164,6 +164,8 @@ class Feedback:
             return
         if learnt.estimated >= _LEAST_COUNTED:
             expected.learn_tokens(learnt.estimated, tokens)
+            if served is not None:
+                self._index.scaled(served.slot, expected.scale)
         if served is not None and outcome.usage.cached_tokens is not None:
             self._set_right(lease, served, outcome.usage.cached_tokens, tokens)
 
