@@ -1,6 +1,7 @@
 VENV ?= .venv
 PYTHON ?= python3
 BIN := $(VENV)/bin
+WORKERS ?= 2
 
 .PHONY: run test install check unit bench faults soak protos goldens reference clean
 
@@ -24,7 +25,7 @@ check: install  ## Style, types and import contracts
 	$(BIN)/lint-imports
 
 unit: install  ## The tests
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
 
 bench: install  ## Speed against a no-op server; the last line is one JSON object
 	$(BIN)/python -m benchmarks.wire

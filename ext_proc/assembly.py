@@ -120,6 +120,7 @@ def build_core(
         fallbacks=config.envoy.fallbacks,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
+        gates=(health,),
     )
     feedback = Feedback(
         registry=registry,

@@ -56,6 +56,19 @@ class Breaker(msgspec.Struct, frozen=True):
     lost_share: float
     example: str = ""
 
+    def cells(self, *, text: bool) -> tuple[str, ...]:
+        """Write it as a row of a table; `text` adds the example."""
+        return (
+            self.kind,
+            self.where,
+            f"{self.characters:,}",
+            f"{self.offset_tokens:,}",
+            f"{self.request_share:.1%}",
+            f"{self.lost_tokens:,.0f}",
+            f"{self.lost_share:.1%}",
+            *([self.example] if text else []),
+        )
+
 
 class _Tally(msgspec.Struct):
     """What one kind of difference in one part of the request comes to."""

@@ -98,19 +98,7 @@ def _families(report: Report) -> str:
 
 def _breakers(report: Report) -> str:
     shown = any(found.example for found in report.breakers)
-    rows = [
-        (
-            found.kind,
-            found.where,
-            f"{found.characters:,}",
-            f"{found.offset_tokens:,}",
-            f"{found.request_share:.1%}",
-            f"{found.lost_tokens:,.0f}",
-            f"{found.lost_share:.1%}",
-            *([found.example] if shown else []),
-        )
-        for found in report.breakers
-    ]
+    rows = [found.cells(text=shown) for found in report.breakers]
     columns = ("what differs", "where", "at character", "at token", "requests", "tokens lost each", "of all tokens")
     return _section("What breaks prefixes", (*columns, *(["text"] if shown else [])), rows)
 

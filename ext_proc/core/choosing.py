@@ -7,9 +7,10 @@ from math import inf
 
 import msgspec
 
+from ext_proc.core.generator import Generator
 from ext_proc.core.model import BlockHash, Decision, Endpoint, InferenceRequest
 from ext_proc.core.prefill import NO_PREFILL, Prefill
-from ext_proc.core.strategies import Context, Generator, Ranking
+from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.token_hits import TokenPrompt
 

@@ -32,11 +32,11 @@ from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.explanation import header
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
+from ext_proc.core.generator import Generator
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import Route, classify, parse, parse_head
-from ext_proc.core.strategies import Generator
 from ext_proc.core.token_hits import TokenPrompt
 
 _Answer = TypeVar("_Answer", Continue, Refuse)

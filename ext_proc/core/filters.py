@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from typing import Protocol
 
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
-from ext_proc.core.health import HealthMonitor
+from ext_proc.core.generator import Generator
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation
 from ext_proc.core.pool import Snapshot
 
@@ -13,31 +14,84 @@ MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""
 
 
-def filtered(
-    request: InferenceRequest, subset: Collection[str] | None, snapshot: Snapshot, health: HealthMonitor, now: float
-) -> tuple[FilterReport, ...]:
-    """Narrow the endpoints down, filter by filter; the last report holds the candidates, or none.
+class Gate(Protocol):
+    """A filter by the state of endpoints, which changes while they serve.
+
+    Attributes:
+        name: what the explanation of a decision calls it.
+    """
+
+    name: str
+
+    def admit(
+        self, candidates: Sequence[Endpoint], request: InferenceRequest, now: float, generator: Generator
+    ) -> Sequence[Endpoint]:
+        """Return who may be chosen now; the very same object if all may. Leaves no trace: it may be a dry run."""
+
+
+class Filters:
+    """Narrows the endpoints down to the candidates of a request.
+
+    Where no gate removes anybody, as nearly always, the reports are those of the last request with these candidates.
 
     Args:
-        request: what was understood of the HTTP request.
-        subset: the only addresses the data plane allows; None allows all.
-        snapshot: the endpoints.
-        health: which of them may be chosen.
-        now: monotonic seconds.
+        gates: asked in this order, after model and subset, until nobody is left.
     """
-    left: Sequence[Endpoint] = snapshot.candidates(request.model)
-    if request.model is None and not left and request.operation in MODELLESS:
-        left = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
-    after = len(left)
-    reports: tuple[FilterReport, ...] = (FilterReport("model", len(snapshot.endpoints), after, left),)
-    if subset is not None:
-        before, left = after, [endpoint for endpoint in left if endpoint.address in subset]
-        after = len(left)
-        reports = (*reports, FilterReport("subset", before, after, left))
-    if not after:
-        return reports
-    well = health.eligible(left, now)
-    return (*reports, FilterReport("health", after, len(well), well))
+
+    def __init__(self, gates: Sequence[Gate]) -> None:
+        self._gates = tuple(gates)
+        self._snapshot: Snapshot | None = None
+        self._unfiltered: dict[int, tuple[FilterReport, ...]] = {}
+
+    def reports(
+        self,
+        request: InferenceRequest,
+        subset: Collection[str] | None,
+        snapshot: Snapshot,
+        now: float,
+        generator: Generator,
+    ) -> tuple[FilterReport, ...]:
+        """Return what each filter left; the last report holds the candidates, or none.
+
+        Args:
+            request: what was understood of the HTTP request.
+            subset: the only addresses the data plane allows; None allows all.
+            snapshot: the endpoints.
+            now: monotonic seconds.
+            generator: for gates that let some requests through.
+        """
+        left: Sequence[Endpoint] = snapshot.candidates(request.model)
+        if request.model is None and not left and request.operation in MODELLESS:
+            left = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
+        reports: tuple[FilterReport, ...] | None = None
+        if subset is not None or not left:
+            reports = (FilterReport("model", len(snapshot.endpoints), len(left), left),)
+        if subset is not None:
+            before, left = len(left), [endpoint for endpoint in left if endpoint.address in subset]
+            reports = (*(reports or ()), FilterReport("subset", before, len(left), left))
+        for place, gate in enumerate(self._gates):
+            if not left:
+                break
+            admitted = gate.admit(left, request, now, generator)
+            if reports is None:
+                if admitted is left:
+                    continue
+                reports = self._of_all(snapshot, left)[: place + 1]
+            reports = (*reports, FilterReport(gate.name, len(left), len(admitted), admitted))
+            left = admitted
+        return self._of_all(snapshot, left) if reports is None else reports
+
+    def _of_all(self, snapshot: Snapshot, left: Sequence[Endpoint]) -> tuple[FilterReport, ...]:
+        """Return the reports on candidates of whom no gate removes any."""
+        if snapshot is not self._snapshot:
+            self._snapshot, self._unfiltered = snapshot, {}
+        known = self._unfiltered.get(id(left))  # the snapshot, which is kept, holds them
+        if known is None:
+            count = len(left)
+            first = FilterReport("model", len(snapshot.endpoints), count, left)
+            known = (first, *(FilterReport(gate.name, count, count, left) for gate in self._gates))
+            self._unfiltered[id(left)] = known
+        return known
 
 
 def refusal(

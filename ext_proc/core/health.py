@@ -12,7 +12,8 @@ from math import inf
 
 import msgspec
 
-from ext_proc.core.model import ILLNESS, Ending, Endpoint
+from ext_proc.core.generator import Generator
+from ext_proc.core.model import ILLNESS, Ending, Endpoint, InferenceRequest
 from ext_proc.core.observer import NoObserver, Observer
 
 
@@ -49,7 +50,9 @@ class _Record(msgspec.Struct):
 
 
 class HealthMonitor:
-    """The state of every endpoint, by slot."""
+    """The state of every endpoint, by slot; a gate for those that may be chosen."""
+
+    name = "health"
 
     def __init__(self, policy: HealthPolicy | None = None, observer: Observer | None = None) -> None:
         self._policy = policy or HealthPolicy()
@@ -78,6 +81,16 @@ class HealthMonitor:
             return candidates
         left = [endpoint for endpoint in candidates if self.may_serve(endpoint.slot, now)]
         return left or candidates
+
+    def admit(
+        self,
+        candidates: Sequence[Endpoint],
+        request: InferenceRequest,  # noqa: ARG002  health is the same for all
+        now: float,
+        generator: Generator,  # noqa: ARG002  and certain
+    ) -> Sequence[Endpoint]:
+        """Return the candidates that may be chosen; all of them if all are ejected."""
+        return self.eligible(candidates, now)
 
     def may_serve(self, slot: int, now: float) -> bool:
         """Tell whether a slot may be chosen, for a probe at least."""

@@ -252,9 +252,11 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     def prediction(self, address: str) -> Prediction | None:
         """Return what was predicted for an endpoint; None if it was not among those named."""
+        if self.endpoints[0].address == address:  # as nearly always
+            return Prediction(self.hit_tokens, IndexMode.TOKEN if self.exact and self.exact[0] else IndexMode.TEXT)
         for place, endpoint in enumerate(self.endpoints):
             if endpoint.address == address:
-                hit = (self.hit_tokens, *self.fallback_hits)[place : place + 1]
+                hit = self.fallback_hits[place - 1 : place]
                 exact = self.exact[place] if self.exact else False
                 return Prediction(hit[0], IndexMode.TOKEN if exact else IndexMode.TEXT) if hit else None
         return None

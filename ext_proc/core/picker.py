@@ -16,7 +16,8 @@ from ext_proc.core.candidates import Candidates
 from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted, reason_of
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
-from ext_proc.core.filters import filtered, refusal
+from ext_proc.core.filters import Filters, Gate, refusal
+from ext_proc.core.generator import Generator
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.knowledge import Knowledge
@@ -37,7 +38,7 @@ from ext_proc.core.prompts.framing import TOKENS
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
 from ext_proc.core.reuse import ReuseMeter
-from ext_proc.core.strategies import Context, Generator, Ranking, Strategy
+from ext_proc.core.strategies import Context, Ranking, Strategy
 from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms
@@ -71,6 +72,7 @@ class EndpointPicker:
         instance: a name that no other kvpicker of the same Envoy has; begins every decision id.
         fallbacks: endpoints named after the chosen one, for Envoy's retries.
         token_hits: what engines that report it hold, for prompts whose tokens are known; None if none reports.
+        gates: filters by the state of endpoints, in the order they are asked; None asks the health alone.
     """
 
     def __init__(
@@ -89,6 +91,7 @@ class EndpointPicker:
         fallbacks: int = 2,
         model_strategies: Mapping[str, tuple[str, Strategy]] | None = None,
         token_hits: TokenHits | None = None,
+        gates: Sequence[Gate] | None = None,
     ) -> None:
         self.strategies = strategies
         self.model_strategies = model_strategies or {}
@@ -100,6 +103,7 @@ class EndpointPicker:
         self._ledger = ledger
         self._index = index
         self._health = health
+        self._filters = Filters((health,) if gates is None else gates)
         self._rates = rates
         self._expectations = expectations
         self._hasher = hasher
@@ -143,7 +147,7 @@ class EndpointPicker:
     ) -> Choice | Rejection:
         """Choose as `pick` does, and book nothing."""
         snapshot = self._registry.snapshot
-        filters = filtered(request, subset, snapshot, self._health, now)
+        filters = self._filters.reports(request, subset, snapshot, now, generator)
         candidates = filters[-1].left
         if not candidates:
             return Rejection(refusal(request, subset, snapshot, filters), filters)
@@ -268,10 +272,8 @@ class EndpointPicker:
         """Return the tokens that each candidate holds, and for which of them an engine's reports say so."""
         hits = depths
         if any(depths):
-            by_depth = {0: 0}
-            for depth in set(depths):
-                if depth:
-                    by_depth[depth] = min(ceiling, int(self._hasher.tokens(depth) * scale))
+            covered = self._hasher.tokens
+            by_depth = {depth: min(ceiling, int(covered(depth) * scale)) for depth in set(depths)}
             hits = [by_depth[depth] for depth in depths]
         if tokens is None or self.token_hits is None:
             return hits, ()

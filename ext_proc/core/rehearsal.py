@@ -10,11 +10,11 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from ext_proc.core.errors import KvpickerError
+from ext_proc.core.generator import Generator
 from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import RequestHead, classify, parse, parse_head
-from ext_proc.core.strategies import Generator
 from ext_proc.core.token_hits import TokenPrompt
 
 UNKNOWN_PATH = "unknown_path"

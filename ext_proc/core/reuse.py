@@ -1,9 +1,10 @@
-"""The reuse meter: how much of recent prompts stood in earlier ones, an upper bound of what any cache can save.
+"""The reuse meter: how much of recent prompts stood in earlier ones, which an endless cache would save.
 
-What an engine is believed to hold was seen before. Of the blocks behind that only those are looked at whose hash falls
-into a sixteenth of its range: the same ones in every prompt. What was not seen is summed up, each new block standing
-for sixteen like it, and the rest of all tokens is what repeats. Summing the new keeps a hot prefix, which is new only
-once, from mattering by the luck of the sample (Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST 15).
+Whole blocks are counted, so it reads a little low. What an engine is believed to hold was seen before. Of the blocks
+behind that only those are looked at whose hash falls into a sixteenth of its range: the same ones in every prompt.
+What was not seen is summed up, each new block standing for sixteen like it, and the rest of all tokens is what
+repeats. Summing the new keeps a hot prefix, which is new only once, from mattering by the luck of the sample
+(Waldspurger et al., "Efficient MRC Construction with SHARDS", FAST 15).
 """
 
 from __future__ import annotations

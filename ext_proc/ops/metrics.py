@@ -159,14 +159,17 @@ class Metrics(NoObserver):
         """Set predicted against true cached tokens; an endpoint that was not among those named was predicted none."""
         cached = usage.cached_tokens or 0
         made = decision.prediction(served) or Prediction(0, IndexMode.TEXT)
-        key = served, made.mode.value
+        key = served, made.mode
         self._actual.counts[key] += cached
         self._predicted.counts[key] += made.tokens
         self._compared.counts[key] += 1
         self._exact.counts[key] += made.tokens == cached
         length = usage.prompt_tokens or decision.request.prompt_tokens
         if length > 0:
-            self.prediction_errors.setdefault(key, ErrorShare()).add(made.tokens - cached, length)
+            errors = self.prediction_errors.get(key)
+            if errors is None:
+                errors = self.prediction_errors[key] = ErrorShare()
+            errors.add(made.tokens - cached, length)
 
 
 def _histogram(histograms: dict[str, Histogram], label: str) -> Histogram:

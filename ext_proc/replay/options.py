@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -72,12 +72,7 @@ def read_options(arguments: argparse.Namespace) -> Options:
     """
     recipe = None if arguments.workload is None else _recipe(arguments.workload)
     traces = tuple(arguments.trace)
-    if recipe is None and not traces:
-        raise ConfigError(f"name a trace, or a workload with --workload ({', '.join(RECIPES)})", path="TRACE")
-    if recipe is not None and traces and not recipe.takes_trace:
-        raise ConfigError(f"`{recipe.name}` is made without a trace; leave out TRACE or --workload", path="TRACE")
-    if len(traces) > 1 and (recipe is None or recipe.name != "uniq"):
-        raise ConfigError("several traces go with --workload uniq only, which takes lengths from them", path="TRACE")
+    _check_traces(recipe, traces, arguments.format)
     engines = _engines(arguments.engines)
     if arguments.kv_tokens is not None:
         engines = _with_memory(engines, arguments.kv_tokens)
@@ -103,6 +98,18 @@ def read_options(arguments: argparse.Namespace) -> Options:
         json=arguments.json,
         html=arguments.html,
     )
+
+
+def _check_traces(recipe: Recipe | None, traces: Sequence[Path], format_: str | None) -> None:
+    """Refuse traces that nobody would read, and a format without a trace."""
+    if recipe is None and not traces:
+        raise ConfigError(f"name a trace, or a workload with --workload ({', '.join(RECIPES)})", path="TRACE")
+    if recipe is not None and traces and not recipe.takes_trace:
+        raise ConfigError(f"`{recipe.name}` is made without a trace; leave out TRACE or --workload", path="TRACE")
+    if len(traces) > 1 and (recipe is None or recipe.name != "uniq"):
+        raise ConfigError("several traces go with --workload uniq only, which takes lengths from them", path="TRACE")
+    if format_ and not traces:
+        raise ConfigError("there is no trace to read in a format; leave it out, or name one", path="--format")
 
 
 def _recipe(name: str) -> Recipe:

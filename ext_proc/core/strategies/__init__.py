@@ -15,6 +15,7 @@ from typing import Protocol, Self
 
 import msgspec
 
+from ext_proc.core.generator import Generator
 from ext_proc.core.knowledge import Knowledge
 from ext_proc.core.load import Load
 from ext_proc.core.model import BlockHash, Endpoint, FilterReport, InferenceRequest
@@ -23,13 +24,6 @@ GROUP = "kvpicker.strategies"
 
 
 NO_SCORES: Mapping[str, Sequence[float]] = {}
-
-
-class Generator(Protocol):
-    """The part of `random.Random` that a decision may use."""
-
-    def random(self) -> float:
-        """Return a float in [0, 1)."""
 
 
 class Ranking(msgspec.Struct, gc=False):

@@ -61,6 +61,7 @@ def test_several_traces_give_lengths() -> None:
     [
         ([], "TRACE: name a trace, or a workload with --workload"),
         (["a", "b"], "TRACE: several traces go with --workload uniq only"),
+        (["--workload", "chat", "--format", "azure"], "--format: there is no trace to read in a format"),
         (["t", "--workload", "chat"], "TRACE: `chat` is made without a trace; leave out TRACE or --workload"),
         (["t", "--workload", "hot"], "TRACE: `hot` is made without a trace"),
         (["--workload", "chta"], "--workload: no workload is called `chta`; did you mean chat?"),

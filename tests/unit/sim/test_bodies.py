@@ -18,8 +18,8 @@ from ext_proc.sim.errors import ApiError
     [
         ("", b"text"),
         ("identity", b"text"),
-        ("gzip", gzip.compress(b"text")),
-        ("GZIP", gzip.compress(b"text")),
+        ("gzip", gzip.compress(b"text", mtime=0)),
+        ("GZIP", gzip.compress(b"text", mtime=0)),
         ("deflate", zlib.compress(b"text")),
         ("zstd", zstandard.compress(b"text")),
         ("br", brotli.compress(b"text")),

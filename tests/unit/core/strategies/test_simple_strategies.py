@@ -27,7 +27,11 @@ class Quiet:
         return Ranking([float(load.tokens) for load in context.loads])
 
 
-@pytest.mark.parametrize("strategy", [LeastWait(), LeastRequest(), Random(), RoundRobin(), Quiet()], ids=repr)
+@pytest.mark.parametrize(
+    "strategy",
+    [LeastWait(), LeastRequest(), Random(), RoundRobin(), Quiet()],
+    ids=lambda strategy: type(strategy).__name__,
+)
 @pytest.mark.parametrize("count", [1, 2, 40])
 def test_every_strategy_gives_one_cost_per_candidate(strategy: Strategy, count: int) -> None:
     """Costs are as many as candidates, in any size of fleet."""
