@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ext_proc.core.attempts import NO_ATTEMPTS, Attempt, Blame
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
@@ -26,6 +27,11 @@ _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
 )
 """Endings after which the engine cannot be believed to hold the prompt."""
+
+_PATIENCE = 5.0
+_LEAST_PATIENCE = 10.0
+"""A client that waited for so many times the usual, and for so many seconds, and saw no byte of an answer, gave up on
+an engine that is stuck: nothing else tells of one that takes connections and never answers."""
 
 
 class Feedback:
@@ -51,6 +57,7 @@ class Feedback:
         self._expectations = expectations
         self._picker = picker
         self._observer = observer
+        self._blame = Blame(self._find, health, lambda: picker.knowledge.reputations)
 
     def is_foreign(self, decision_id: str) -> bool:
         """Tell whether another kvpicker of the same Envoy made a decision."""
@@ -95,8 +102,18 @@ class Feedback:
             if self._picker.token_hits is not None:
                 self._picker.token_hits.remove(endpoint.slot)
 
-    def settle(self, outcome: Outcome, now: float) -> bool:
-        """Learn from an outcome; False if its decision is unknown or settled already."""
+    def failed(self, attempt: Attempt, now: float) -> None:
+        """Note an attempt that failed, though its request may go on elsewhere for long."""
+        self._blame.note(attempt, now)
+
+    def settle(self, outcome: Outcome, now: float, attempts: Sequence[Attempt] = NO_ATTEMPTS) -> bool:
+        """Learn from an outcome; False if its decision is unknown or settled already.
+
+        Args:
+            outcome: of a request.
+            now: monotonic seconds.
+            attempts: those of its attempts that are known to have failed, in their order.
+        """
         is_good = outcome.ending is Ending.OK
         lease = self._ledger.end(outcome.decision_id, now, answered_by=outcome.served if is_good else None)
         if lease is None:
@@ -105,10 +122,9 @@ class Feedback:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
         decision, served = lease.decision, self._served(lease, outcome)
         generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
-        if outcome.attempts > 1:
-            self._note_failed_attempts(lease, outcome, served, now)
+        blamed = (outcome.attempts > 1 or attempts) and self._blame.settle(decision, outcome, served, attempts, now)
         current = served if served is not None and self._is_current(served) else None
-        if current is not None:
+        if current is not None and not blamed:
             self._note_conduct(current, lease, outcome, generated, now)
         if self._picker.token_hits is not None:
             computed = served is decision.endpoints[0] and not _is_useless(outcome)
@@ -166,21 +182,23 @@ class Feedback:
         covered, depth = self._picker.knowledge.tokens, lease.learnt.depth
         return covered(depth + 1) - covered(depth)
 
-    def _note_failed_attempts(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
-        """Envoy tries another endpoint only if the one before was not reached or had not begun."""
-        for endpoint in _tried(lease, outcome)[0]:
-            if endpoint is not served and self._is_current(endpoint):
-                self._health.note(endpoint, Ending.CONNECT_FAILURE, now, lease.decision.decided_at)
-                self._picker.knowledge.reputations.note(endpoint, Ending.CONNECT_FAILURE, now)
-
     def _note_conduct(
         self, served: Endpoint, lease: Lease, outcome: Outcome, generated: int | None, now: float
     ) -> None:
         ending, knowledge, model = outcome.ending, self._picker.knowledge, lease.decision.request.model
+        if ending is Ending.CLIENT_GONE and self._is_stuck(lease, outcome):
+            ending = Ending.TIMEOUT
         self._health.note(served, ending, now, lease.decision.decided_at)
         knowledge.reputations.note(served, ending, now, seconds=outcome.duration, tokens=generated)
         if ending is Ending.OK and model in served.models:
             knowledge.served.note(served, model)
+
+    def _is_stuck(self, lease: Lease, outcome: Outcome) -> bool:
+        """Tell whether the client left an engine that should long have answered."""
+        if outcome.first_byte is not None or lease.first_token is not None:
+            return False
+        expected = self._expectations.of(lease.decision.request.model)
+        return outcome.duration > max(_PATIENCE * expected.residence, _LEAST_PATIENCE)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
         learnt = lease.learnt
@@ -203,8 +221,11 @@ class Feedback:
         named = (endpoint for endpoint in lease.decision.endpoints if endpoint.address == outcome.served)
         return next(named, None) or self._registry.snapshot.by_address.get(outcome.served)
 
+    def _find(self, address: str) -> Endpoint | None:
+        return self._registry.snapshot.by_address.get(address)
+
     def _is_current(self, endpoint: Endpoint) -> bool:
-        known = self._registry.snapshot.by_address.get(endpoint.address)
+        known = self._find(endpoint.address)
         return known is not None and known.generation == endpoint.generation
 
 
