@@ -61,8 +61,9 @@ FLUSH_INTERVAL_S = 0.2
 STOP_GRACE_S = 1.0
 """Exchanges take milliseconds; what is open longer is the access log, which never ends by itself."""
 
-ACCESS_LOG_SILENCE_S = 30.0
-"""Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
+ACCESS_LOG_SILENCE = 2 / 3
+"""Of the time after which leases end by silence, three of Envoy's reports of running requests by default: with leases
+open, this much of it means that the log is cut."""
 
 RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "explain"})
 """Sections of the configuration that take effect without a restart."""
@@ -287,6 +288,7 @@ class Service:
             degraded=self._degraded,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
+            tasks=lambda: len(asyncio.all_tasks()),
         )
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
@@ -314,7 +316,8 @@ class Service:
         waiting = self._core.ledger.waiting_since
         heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
         return {
-            "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
+            "access_log": waiting is not None
+            and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
             "config": not self._metrics.reload_success,
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,

@@ -80,6 +80,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
         degraded: reasons for deciding with less than kvpicker should know, and whether each holds.
         reuse: share of recent prompt tokens that earlier prompts held; None while there were none.
         version: version of kvpicker.
+        tasks: how many coroutines run in the process.
     """
 
     endpoints: Callable[[], Sequence[EndpointStatus]]
@@ -87,6 +88,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     degraded: Callable[[], Mapping[str, bool]]
     reuse: Callable[[], float | None]
     version: str
+    tasks: Callable[[], int] = int
 
 
 class KvpickerCollector(Collector):
@@ -128,6 +130,7 @@ class KvpickerCollector(Collector):
     def _service_gauges(self) -> Iterator[Metric]:
         gauges = self._gauges
         yield _filled(families.LEASES, [((), gauges.leases())])
+        yield _filled(families.TASKS, [((), gauges.tasks())])
         yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
         reuse = gauges.reuse()

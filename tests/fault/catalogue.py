@@ -20,6 +20,7 @@ JUMPS = Path(__file__).parent / "jumps"
 """A folder on kvpicker's Python path whose `sitecustomize` lets the wall clock jump."""
 
 BLOCKED_S = 0.3
+IDLERS = 200
 LEAVERS = 10_000
 LEAVERS_SHORT = 300
 LEAVING_AT_ONCE = 100
@@ -144,6 +145,26 @@ async def hand_over_envoy(stand: Stand) -> None:
     await stand.envoy.hot_restart()
 
 
+class Idlers:
+    """Clients of kvpicker's admin server that begin requests and never end them."""
+
+    def __init__(self) -> None:
+        self._sockets: list[socket.socket] = []
+
+    async def begin(self, stand: Stand) -> None:
+        """Connect many."""
+        host, _, port = stand.kvpickers[0].announced["admin"].rpartition(":")
+        for _ in range(IDLERS):
+            self._sockets.append(socket.create_connection((host, int(port)), timeout=2))
+            self._sockets[-1].sendall(b"GET /metrics HTTP/1.1\r\n")
+
+    async def end(self, stand: Stand) -> None:
+        """Let them go."""
+        for one in self._sockets:
+            one.close()
+        self._sockets.clear()
+
+
 async def cut_log(stand: Stand) -> None:
     """Cut Envoy off from where its access log goes."""
     await stand.relay.stop()
@@ -209,6 +230,7 @@ async def leave(traffic: Traffic, count: int) -> None:
 
 
 _HALF_OPEN = HalfOpen()
+_IDLERS = Idlers()
 _TWO = Plan(kvpickers=2)
 _stop, _go = signal.SIGSTOP, signal.SIGCONT
 
@@ -296,10 +318,11 @@ SOURCE_FAULTS = (
         end=mend_log,
         plan=Plan(relayed=True),
         spares=True,
-        lasts=6.0,
+        lasts=9.0,
         after=4.0,
         degraded="access_log",
     ),
+    Fault(name="admin server beset", begin=_IDLERS.begin, end=_IDLERS.end, spares=True, lasts=3.0),
     Fault(
         name="clock jumps ahead and back",
         begin=jump(86_400.0),

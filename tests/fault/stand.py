@@ -221,9 +221,12 @@ class Stand:
 
     def list_engines(self, engines: Sequence[EngineProcess] | None = None) -> None:
         """Put engines into the watched file."""
-        listed = [engine.address for engine in (self.engines if engines is None else engines)]
+        self.list_addresses([engine.address for engine in (self.engines if engines is None else engines)])
+
+    def list_addresses(self, listed: Sequence[str]) -> None:
+        """Put addresses into the watched file."""
         other = self.endpoints_file.with_suffix(".new")
-        other.write_text(json.dumps({"endpoints": listed}))
+        other.write_text(json.dumps({"endpoints": list(listed)}))
         other.rename(self.endpoints_file)
 
     def set_clock(self, ahead: float) -> None:
@@ -236,8 +239,9 @@ class Stand:
 
     async def start(self) -> None:
         """Start everything and wait until requests can be placed."""
-        await asyncio.gather(*(self.add_engine() for _ in range(self._plan.engines)))
-        self.list_engines()
+        if self._plan.engines:
+            await asyncio.gather(*(self.add_engine() for _ in range(self._plan.engines)))
+            self.list_engines()
         for process in self.kvpickers:
             process.configure(self.endpoints_file, self.eds_file)
         await asyncio.gather(*(process.start() for process in self.kvpickers))

@@ -48,6 +48,7 @@ class Exposed:
             degraded=lambda: self.degraded,
             reuse=lambda: self.reuse,
             version="0.1.0",
+            tasks=lambda: 9,
         )
         self.registry: CollectorRegistry = registry(self.metrics, gauges)
 
@@ -265,3 +266,8 @@ def test_the_reuse_of_prefixes_is_a_gauge_once_it_is_known(exposed: Exposed) -> 
     assert exposed.value("prefix_reuse_ratio") == 0.25
     exposed.reuse = None
     assert exposed.value("prefix_reuse_ratio") is None
+
+
+def test_the_tasks_of_the_process_are_counted(exposed: Exposed) -> None:
+    """What runs in the process can be watched for growth."""
+    assert exposed.value("tasks") == 9
