@@ -21,6 +21,7 @@ JUMPS = Path(__file__).parent / "jumps"
 
 BLOCKED_S = 0.3
 IDLERS = 200
+DRAINED = 50
 LEAVERS = 10_000
 LEAVERS_SHORT = 300
 LEAVING_AT_ONCE = 100
@@ -107,6 +108,25 @@ async def remove_engine(stand: Stand) -> None:
 async def list_again(stand: Stand) -> None:
     """List all engines."""
     stand.list_engines()
+
+
+async def drain_engine(stand: Stand) -> None:
+    """Drain the culprit once it runs enough, and wait for that; it must then have nothing left to do."""
+    engine, process = stand.culprit, stand.kvpickers[0]
+    await until(lambda: runs(stand, DRAINED))
+    await process.control("drain", engine.address, "--wait", "--deadline", "30s")
+    assert not await runs(stand, 1), "the engine got requests while it was drained"
+
+
+async def runs(stand: Stand, least: int) -> bool:
+    """Tell whether the culprit runs at least so many requests."""
+    async with stand.session.get(f"http://{stand.culprit.address}/sim/state") as answer:
+        return int((await answer.json())["in_flight"]) >= least
+
+
+async def undrain_engine(stand: Stand) -> None:
+    """Take the culprit back."""
+    await stand.kvpickers[0].control("undrain", stand.culprit.address)
 
 
 async def break_list(stand: Stand) -> None:
@@ -273,6 +293,16 @@ ENGINE_FAULTS = (
     Fault(name="engine promises too few bytes", begin=fault(kind="wrong_length", by=-10), end=heal, culprit=True),
     Fault(name="engine added", begin=add_engine, spares=True, lasts=3.0),
     Fault(name="engine removed and listed again", begin=remove_engine, end=list_again, spares=True),
+    Fault(
+        name="engine with 50 streams drained",
+        begin=drain_engine,
+        end=undrain_engine,
+        plan=Plan(engines=2),
+        rate=5.0,
+        streams=110,
+        spares=True,
+        lasts=5.0,
+    ),
     Fault(name="engine restarted with an empty cache", begin=restart_engine, culprit=True),
 )
 

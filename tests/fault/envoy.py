@@ -86,7 +86,7 @@ class Envoy:
         admin, log = self._folder / f"envoy-admin-{self._epoch}", self._folder / "envoy.log"
         command: list[str | Path] = [self._binary, "-c", self._folder / "envoy.yaml", "--admin-address-path", admin]
         command += ["--log-level", "error", "--concurrency", "1", "--restart-epoch", str(self._epoch)]
-        command += ["--base-id", str(self._base_id), "--drain-time-s", "3", "--parent-shutdown-time-s", "8"]
+        command += ["--base-id", str(self._base_id), "--drain-time-s", "3", "--parent-shutdown-time-s", "20"]
         with log.open("ab") as output:
             process = await processes.spawn(*command, output=output)
         self._lifeline.watch(process.pid)

@@ -20,8 +20,8 @@ MODEL = "sim-model"
 OK = 200
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
-PATIENCE_S = 15.0
-"""No request needs half as long; what takes longer hangs."""
+PATIENCE = aiohttp.ClientTimeout(total=60.0, sock_read=15.0)
+"""No answer needs half as long, and none is silent for so long: Envoy ends it before."""
 
 TOKENS = 4
 STREAM_TOKENS = (40, 160)
@@ -137,10 +137,8 @@ class Traffic:
         headers = {"content-type": "application/json", "x-request-id": sent.id}
         begun = False
         try:
-            async with (
-                asyncio.timeout(PATIENCE_S),
-                self._session.post(self.url + sent.path, data=data, headers=headers) as answer,
-            ):
+            url = self.url + sent.path
+            async with self._session.post(url, data=data, headers=headers, timeout=PATIENCE) as answer:
                 if answer.status != OK:
                     return Verdict.FAILED, f"{answer.status} {_detail(await answer.read())}"
                 sent.engine = answer.headers.get("x-sim-engine", "")

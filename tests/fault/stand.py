@@ -150,6 +150,7 @@ class KvpickerProcess(Process):
         super().__init__(name, lifeline, "grpc")
         self.socket = lifeline.folder / f"{name}.sock"
         self.config = lifeline.folder / f"{name}.yaml"
+        self.token = lifeline.folder / "token"
         self._plan = plan
         self._session = session
 
@@ -162,7 +163,7 @@ class KvpickerProcess(Process):
         """Write its configuration."""
         config = {
             "listen": [f"unix:{self.socket}"],
-            "admin": {"listen": "127.0.0.1:0"},
+            "admin": {"listen": "127.0.0.1:0", "token_file": str(self.token)},
             "drain_s": 2.0,
             "envoy": {"endpoints_file": str(eds)},
             "leases": {"timeout_s": 2 * LEASE_S, "renewal_timeout_s": LEASE_S},
@@ -170,6 +171,7 @@ class KvpickerProcess(Process):
             **self._plan.settings,
         }
         self.config.write_text(json.dumps(config))
+        self.token.write_text("a token of this run")
 
     async def page(self, path: str) -> str:
         """Return a page of its admin server."""
@@ -183,6 +185,15 @@ class KvpickerProcess(Process):
         samples = (sample for family in families for sample in family.samples)
         wanted = labels.items()
         return sum(one.value for one in samples if one.name == name and wanted <= one.labels.items())
+
+    async def control(self, *words: str) -> None:
+        """Run a command on it, and expect that it succeeds."""
+        admin = ("--admin", f"http://{self.announced['admin']}", "--token-file", self.token)
+        process = await asyncio.create_subprocess_exec(
+            *kvpicker(*words, *admin), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
+        )
+        said, _ = await process.communicate()
+        assert process.returncode == 0, said.decode()
 
     async def states(self) -> dict[str, str]:
         """Return the state of each endpoint."""

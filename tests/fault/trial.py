@@ -43,6 +43,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         culprit: whether it befalls an engine, whose streams may be cut.
         degraded: the reason that `kvpicker_degraded` must give while it lasts, and not afterwards.
         traffic: what clients do beside the steady load.
+        rate: short requests per second.
+        streams: how many are open at any time.
         short: seconds that the short form lets it last; None leaves it out.
     """
 
@@ -57,6 +59,8 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     culprit: bool = False
     degraded: str = ""
     traffic: Callable[[Traffic], Awaitable[None]] | None = None
+    rate: float = 40.0
+    streams: int = 16
     short: float | None = None
 
 
@@ -92,7 +96,10 @@ class Trial:
         self._stand = stand
         self._ledger = ClientLedger()
         self._watch = Watch(stand.envoy)
-        self._traffic = Traffic(stand.envoy.url, stand.session, self._ledger, name=f"r{time.monotonic_ns():x}")
+        name = f"r{time.monotonic_ns():x}"
+        self._traffic = Traffic(
+            stand.envoy.url, stand.session, self._ledger, rate=fault.rate, streams=fault.streams, name=name
+        )
         self._began = self._ended = 0.0
         self._broken: list[str] = []
 
