@@ -27,6 +27,7 @@ from ext_proc.assembly import (
     warm_up,
 )
 from ext_proc.config import Config, load, located, parse
+from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
@@ -45,6 +46,7 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.probing import Probing
 from ext_proc.scraping import ScrapeNews
 from ext_proc.sources.eds import EdsWriter, offered
 from ext_proc.sources.files import FileWatcher
@@ -69,9 +71,6 @@ NAMES_WITHIN_S = 2.0
 ACCESS_LOG_SILENCE = 2 / 3
 """Of the time after which leases end by silence, three of Envoy's reports of running requests by default: with leases
 open, this much of it means that the log is cut."""
-
-RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "dns", "explain"})
-"""Sections of the configuration that take effect without a restart."""
 
 
 class Service:
@@ -107,6 +106,9 @@ class Service:
         self._keeper = self._make_keeper(config)
         self._draining = Draining(
             self._core.lifecycle, self._core.registry, self._core.health.state, self._keeper.write_eds, self._say
+        )
+        self._probing = Probing(
+            config, self._core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics
         )
         self._scraper = self._make_scraper(config)
         self._listening = self._make_listening(config)
@@ -196,7 +198,7 @@ class Service:
             registry=core.registry,
             signals=core.signals,
             is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
-            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say),
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, self._probing.scraped),
         )
 
     def _make_listening(self, config: Config) -> Listening:
@@ -211,6 +213,7 @@ class Service:
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._news.model_unknown)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
+        self._spawn(stack, self._probing.run())
         self._spawn(stack, self._listening.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, self._flush_lines())
@@ -238,6 +241,7 @@ class Service:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             try:
+                self._probing.tick(time.monotonic())
                 self._core.feedback.expire(time.monotonic())
                 self._draining.advance()
                 self._keeper.write_eds()
@@ -259,12 +263,9 @@ class Service:
         self._exchange_policy = exchange_policy(config, self._tokens.source)
         self._keeper.configure(config)
         self._scraper.configure(config, token)
+        self._probing.configure(config)
         self._listening.configure(config)
-        waiting = [
-            name
-            for name in config.__struct_fields__
-            if name not in RELOADABLE and getattr(config, name) != getattr(self._config, name)
-        ]
+        waiting = waiting_for_restart(self._config, config)
         self._config = config
         self._metrics.config_reloaded(applied=True)
         self._say(Event.CONFIG_APPLIED, needs_restart=waiting)
@@ -281,6 +282,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
+            panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),
@@ -319,6 +321,7 @@ class Service:
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),
+            "probes": self._probing.is_degraded(time.monotonic()),
         }
 
     def _count_entry(self, result: str) -> None:

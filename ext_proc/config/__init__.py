@@ -2,6 +2,7 @@
 
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
+from ext_proc.config.health import HealthConfig, ProbesConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
 from ext_proc.config.reference import HEADER, reference, rows, schema
@@ -10,7 +11,6 @@ from ext_proc.config.settings import (
     EndpointConfig,
     EnvoyConfig,
     FailureMode,
-    HealthConfig,
     IndexConfig,
     LeasesConfig,
     LogConfig,
@@ -36,6 +36,7 @@ __all__ = [
     "LogConfig",
     "ModelConfig",
     "PoolConfig",
+    "ProbesConfig",
     "PromptsConfig",
     "ScrapeConfig",
     "StrategyConfig",

@@ -12,6 +12,7 @@ from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
 from ext_proc.core.model import GENERATING, Ending, Endpoint, IndexMode, Outcome
 from ext_proc.core.observer import Observer
+from ext_proc.core.patience import Patience
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
@@ -27,11 +28,6 @@ _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
 )
 """Endings after which the engine cannot be believed to hold the prompt."""
-
-_PATIENCE = 5.0
-_LEAST_PATIENCE = 10.0
-"""A client that waited for so many times the usual, and for so many seconds, and saw no byte of an answer, gave up on
-an engine that is stuck: nothing else tells of one that takes connections and never answers."""
 
 
 class Feedback:
@@ -58,6 +54,7 @@ class Feedback:
         self._picker = picker
         self._observer = observer
         self._blame = Blame(self._find, health, lambda: picker.knowledge.reputations)
+        self._patience = Patience()
 
     def is_foreign(self, decision_id: str) -> bool:
         """Tell whether another kvpicker of the same Envoy made a decision."""
@@ -186,19 +183,14 @@ class Feedback:
         self, served: Endpoint, lease: Lease, outcome: Outcome, generated: int | None, now: float
     ) -> None:
         ending, knowledge, model = outcome.ending, self._picker.knowledge, lease.decision.request.model
-        if ending is Ending.CLIENT_GONE and self._is_stuck(lease, outcome):
+        if outcome.first_byte is not None:
+            self._patience.began(served.pool, outcome.first_byte)
+        elif ending is Ending.CLIENT_GONE and self._patience.is_exhausted(served.pool, outcome.duration):
             ending = Ending.TIMEOUT
         self._health.note(served, ending, now, lease.decision.decided_at)
         knowledge.reputations.note(served, ending, now, seconds=outcome.duration, tokens=generated)
         if ending is Ending.OK and model in served.models:
             knowledge.served.note(served, model)
-
-    def _is_stuck(self, lease: Lease, outcome: Outcome) -> bool:
-        """Tell whether the client left an engine that should long have answered."""
-        if outcome.first_byte is not None or lease.first_token is not None:
-            return False
-        expected = self._expectations.of(lease.decision.request.model)
-        return outcome.duration > max(_PATIENCE * expected.residence, _LEAST_PATIENCE)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
         learnt = lease.learnt

@@ -81,7 +81,7 @@ async def _give(order: Order, admin: str) -> int:
         return _concluded(order, await ask("POST", url, headers=headers))
     until = time.monotonic() + order.deadline
     answer = await _drain(url, headers, until)
-    if order.wait and answer.status in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
+    if order.wait and answer.status == HTTPStatus.ACCEPTED:
         running = counted(_running(answer), "request")
         order.say(f"{order.endpoint}: {running} running, {order.deadline:g} s to the deadline")
     while order.wait and answer.status == HTTPStatus.ACCEPTED:

@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
+import shlex
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from ext_proc.app import Service
 from ext_proc.assembly import check
-from ext_proc.cli import main
+from ext_proc.cli import main, parser
 from ext_proc.config import load
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.lifecycle import Mark
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
+from ext_proc.ops.admin import serve
 from tests.waiting import until
 
 A, B, V6 = "10.0.0.11:8000", "10.0.0.12:8000", "[fd00::13]:8000"
@@ -213,6 +218,73 @@ async def test_mistakes_are_told(running: Running, path: str, status: int, said:
     found, page = await running.call(path)
     assert (found, said in page["error"]) == (status, True), page
     assert {mark.stage for mark, _ in running.service._draining.listed()} == {"active"}
+
+
+async def test_who_leaves_does_not_wait_any_more(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks that are killed and come again do not pile up here; the drain itself goes on."""
+    decision = running.pick(A)
+    waiting: list[float] = []
+    wait = running.service._draining.wait
+
+    async def counted(marks: Sequence[Mark], seconds: float) -> None:
+        waiting.append(seconds)
+        try:
+            await wait(marks, seconds)
+        finally:
+            waiting.remove(seconds)
+
+    monkeypatch.setattr(running.service._draining, "wait", counted)
+    call = asyncio.create_task(running.call(f"/endpoints/{A}/drain?wait=1h"))
+    await until(lambda: waiting == [3600])
+    call.cancel()
+    await until(lambda: not waiting)
+    assert running.service._core.lifecycle.stage(decision.chosen.slot) == "draining"
+
+
+async def test_the_command_goes_on_when_kvpicker_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A connection that breaks while it waits is made again, with the deadline that is left."""
+    deadlines: list[float] = []
+
+    async def drain(request: web.Request) -> web.Response:
+        deadlines.append(float(request.query["deadline"]))
+        if len(deadlines) == 2 and request.transport is not None:
+            request.transport.abort()
+        over = len(deadlines) == 4
+        row = {"address": A, "lifecycle": "drained" if over else "draining", "running": int(not over), "left": 0}
+        return web.json_response({"endpoints": [row]}, status=200 if over else 202)
+
+    monkeypatch.setenv("KVPICKER_ADMIN_TOKEN", TOKEN)
+    app = web.Application()
+    app.router.add_post("/endpoints/{address}/drain", drain)
+    async with serve(app, "127.0.0.1:0") as admin:
+        arguments = ["drain", A, "--wait", "--deadline", "1m", "--admin", admin]
+        assert await asyncio.to_thread(main, arguments) == 0
+    assert len(deadlines) == 4
+    assert deadlines == sorted(deadlines, reverse=True)
+    assert deadlines[2] < 60
+    assert "trying again" in capfd.readouterr().err
+
+
+def _commands(page: str) -> list[str]:
+    text = (Path(__file__).parents[2] / "deploy" / page).read_text("utf-8")
+    blocks = re.findall(r"```(?:sh|yaml)\n(.*?)```", text, re.DOTALL)
+    joined = "\n".join(blocks).replace("\\\n", " ").replace("\n              --admin", " --admin")
+    return re.findall(r"kvpicker (?:drain|cordon|undrain|endpoints)[^#'\n]*", joined)
+
+
+@pytest.mark.parametrize("command", _commands("lifecycle.md"))
+def test_the_commands_of_the_page_are_understood(command: str) -> None:
+    """Copied from there they mean something."""
+    parsed = parser().parse_args(shlex.split(command)[1:])
+    assert parsed.endpoint in ("10.0.0.11:8000", "$POD_IP:8000")
+
+
+def test_the_page_has_commands() -> None:
+    """And the hook among them names both kvpickers."""
+    assert len(_commands("lifecycle.md")) >= 3
+    assert any(command.count("--admin") == 2 and "--missing-ok" in command for command in _commands("lifecycle.md"))
 
 
 async def test_changes_are_no_reading(running: Running) -> None:

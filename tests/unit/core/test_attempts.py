@@ -65,14 +65,3 @@ def test_what_is_no_illness_is_not_blamed(fleet: Fleet, ending: Ending) -> None:
     fleet.feedback.failed(Attempt(fleet.endpoints[0].address, ending), fleet.now)
     fleet.feedback.failed(Attempt("10.9.9.9:1", Ending.RESET), fleet.now)
     assert successes(fleet) == [0, 0, 0]
-
-
-@pytest.mark.parametrize(
-    ("waited", "first_byte", "ill"), [(600.0, None, True), (600.0, 0.1, False), (5.0, None, False)]
-)
-def test_a_client_that_gave_up_on_a_silent_engine_speaks_against_it(
-    fleet: Fleet, waited: float, first_byte: float | None, *, ill: bool
-) -> None:
-    """A frozen engine takes requests and ends none; all that is ever heard are clients that waited too long."""
-    fleet.settle(fleet.pick(), Ending.CLIENT_GONE, duration=waited, first_byte=first_byte)
-    assert (sum(successes(fleet)) == 1) is ill

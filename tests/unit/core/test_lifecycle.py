@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.filters import Filters
 from ext_proc.core.following import follow
-from ext_proc.core.lifecycle import Lifecycle, Mark, Stage
+from ext_proc.core.lifecycle import Mark, Stage
 from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.picker import Rejection
 from ext_proc.core.pool import Change, EndpointSpec
@@ -29,8 +28,7 @@ class Managed:
 
     def __init__(self, count: int = 3, strategy: Any = None, **options: Any) -> None:
         self.fleet = Fleet(count, strategy, **options)
-        self.lifecycle = Lifecycle(self.fleet.ledger.load)
-        self.fleet.picker._filters = Filters((self.lifecycle, self.fleet.health))
+        self.lifecycle = self.fleet.lifecycle
 
     def endpoint(self, address: str) -> Endpoint:
         """Return the endpoint of an address."""
