@@ -258,6 +258,14 @@ ENGINE_FAULTS = (
     Fault(name="engine killed", begin=kill_engine, end=start_engine, culprit=True, visible=True, short=2.5),
     Fault(name="engine frozen", begin=to_engine(_stop), end=to_engine(_go), culprit=True, visible=True, lasts=12.0),
     Fault(name="engine half-open", begin=_HALF_OPEN.begin, end=_HALF_OPEN.end, culprit=True, visible=True, lasts=12.0),
+    Fault(
+        name="engine takes requests and is silent",
+        begin=fault(kind="stall"),
+        end=heal,
+        culprit=True,
+        visible=True,
+        lasts=8.0,
+    ),
     Fault(name="engine refuses", begin=fault(kind="refuse", **{"for": 4.0}), culprit=True, visible=True),
     Fault(
         name="engine resets before headers",

@@ -73,7 +73,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         leaked: leases that are left when all requests have ended.
         expired: leases that ended because Envoy said nothing of their request.
         noticed: seconds from the fault to the engine's first failure; None if it did not fail.
-        avoided: seconds from that failure until traffic avoided it; None if it did not.
+        avoided: seconds from the fault until traffic avoided the engine; None if it did not.
         readmitted: seconds from the end of the fault until it got its share again, the same.
         broken: the requirements that were not met.
     """
@@ -157,7 +157,7 @@ class Trial:
     def _judge(self, account: Account, leaked: int, expired: int, culprit: str) -> Row:
         fault, broken = self._fault, self._broken
         noticed = self._noticed(culprit) if culprit else None
-        avoided = None if noticed is None else self._watch.avoided(culprit, noticed, self._ended)
+        avoided = self._watch.avoided(culprit, self._began, self._ended) if culprit else None
         readmitted = self._watch.trusted(culprit, self._ended, time.monotonic()) if culprit else None
         for name in ("repeated", "altered", "hung", "cut_elsewhere"):
             if getattr(account, name):
@@ -170,7 +170,7 @@ class Trial:
             broken.append(f"failed {account.failed}, cut {account.cut}")
         if fault.visible and noticed is None:
             broken.append("the engine did not fail")
-        elif fault.visible and (avoided is None or avoided > AVOIDED_S):
+        elif fault.visible and (avoided is None or self._began + avoided > (noticed or 0.0) + AVOIDED_S):
             broken.append(f"avoided after {_seconds(avoided)}")
         if fault.visible and (readmitted is None or readmitted > READMITTED_S):
             broken.append(f"re-admitted after {_seconds(readmitted)}")
