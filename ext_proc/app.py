@@ -20,6 +20,7 @@ from ext_proc.assembly import (
     build_core,
     build_model_strategies,
     build_strategies,
+    endpoint_offer,
     endpoint_status,
     exchange_policy,
     pace,
@@ -48,7 +49,7 @@ from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 from ext_proc.probing import Probing
 from ext_proc.scraping import ScrapeNews
-from ext_proc.sources.eds import EdsWriter, offered
+from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kv_publishers import check_installed
@@ -187,7 +188,7 @@ class Service:
             on_change=news.changed,
             on_source=news.source_read,
             on_name=news.name_looked_up,
-            offer=lambda endpoint: offered(core.health.state(endpoint.slot), core.lifecycle.stage(endpoint.slot)),
+            offer=lambda endpoint: endpoint_offer(core, endpoint, time.monotonic()),
         )
 
     def _make_scraper(self, config: Config) -> Scraper:
@@ -295,7 +296,7 @@ class Service:
             not_ready=lambda: None if self._ready else "starting or stopping",
             explain=self._explain,
             state=self._state,
-            pages=EndpointPages(self._draining, self._config.admin),
+            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
         ).app()
 
     async def _explain(self, asked: Asked) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
-from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.eds import EdsWriter, Offer, offered
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.scrape import ScrapeStatus
 from ext_proc.token_pools import local_tokenizer
@@ -209,6 +209,12 @@ def endpoint_status(
         interval=core.signals.interval(endpoint.slot),
         reputation=reputation,
     )
+
+
+def endpoint_offer(core: Core, endpoint: Endpoint, now: float) -> Offer:
+    """Tell how an endpoint is offered to Envoy's fallback policy."""
+    health = core.health.status(endpoint.slot, now)
+    return offered(health.state, core.lifecycle.stage(endpoint.slot), health.share)
 
 
 def pace(core: Core, decision: Decision, address: str) -> float:

@@ -83,11 +83,11 @@ class Lifecycle:
         known = self._rows.get(id(candidates))
         if known is not None and known[0] is candidates:
             return known[1]
-        left = Candidates(endpoint for endpoint in candidates if endpoint.slot not in self._marks)
-        if not isinstance(candidates, Candidates):
-            return left if len(left) < len(candidates) else candidates
-        if len(left) == len(candidates):
-            left = candidates
+        marks = self._marks
+        kept = [endpoint for endpoint in candidates if endpoint.slot not in marks]
+        if not isinstance(candidates, Candidates):  # made for one decision, and never seen again
+            return kept if len(kept) < len(candidates) else candidates
+        left = candidates if len(kept) == len(candidates) else Candidates(kept)
         if len(self._rows) >= _MOST_ROWS:
             self._rows.clear()
         self._rows[id(candidates)] = (candidates, left)

@@ -244,24 +244,35 @@ async def test_who_leaves_does_not_wait_any_more(running: Running, monkeypatch: 
 async def test_the_command_goes_on_when_kvpicker_is_restarted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """A connection that breaks while it waits is made again, with the deadline that is left."""
+    """A connection that breaks while it waits is made again; the order, which it forgot, is given again."""
     deadlines: list[float] = []
+    watched: list[str] = []
+
+    def answer(stage: str) -> web.Response:
+        row = {"address": A, "lifecycle": stage, "running": 1, "left": 0}
+        told = {"instance": "a" if len(watched) < 3 else "b", "endpoints": [row]}
+        return web.json_response(told, status=202 if stage == "draining" else 200)
 
     async def drain(request: web.Request) -> web.Response:
         deadlines.append(float(request.query["deadline"]))
         if len(deadlines) == 2 and request.transport is not None:
             request.transport.abort()
-        over = len(deadlines) == 4
-        row = {"address": A, "lifecycle": "drained" if over else "draining", "running": int(not over), "left": 0}
-        return web.json_response({"endpoints": [row]}, status=200 if over else 202)
+        return answer("draining")
+
+    async def watch(request: web.Request) -> web.Response:
+        watched.append(request.query["wait"])
+        if len(watched) < 3 and request.transport is not None:  # the client asks twice by itself
+            request.transport.abort()
+        return answer("active" if len(watched) == 3 else "drained")
 
     monkeypatch.setenv("KVPICKER_ADMIN_TOKEN", TOKEN)
     app = web.Application()
     app.router.add_post("/endpoints/{address}/drain", drain)
+    app.router.add_get("/endpoints/{address}", watch)
     async with serve(app, "127.0.0.1:0") as admin:
         arguments = ["drain", A, "--wait", "--deadline", "1m", "--admin", admin]
         assert await asyncio.to_thread(main, arguments) == 0
-    assert len(deadlines) == 4
+    assert (len(deadlines), len(watched)) == (4, 4)
     assert deadlines == sorted(deadlines, reverse=True)
     assert deadlines[2] < 60
     assert "trying again" in capfd.readouterr().err
@@ -317,16 +328,31 @@ async def test_the_command_tells_requests_that_were_left(running: Running, capfd
 async def test_the_command_tells_that_a_drain_was_called_off(running: Running) -> None:
     """It does not wait for what will not come."""
     decision = running.pick(A)
-    command = asyncio.create_task(running.command("drain", A, "--wait"))
+    command = asyncio.create_task(running.command("drain", A, "--wait", "--deadline", "20s"))
     await until(lambda: running.service._core.lifecycle.stage(decision.chosen.slot) == "draining")
     await running.call(f"/endpoints/{A}/undrain")
     assert await command == 4
 
 
+async def test_watching_an_endpoint_orders_nothing(running: Running) -> None:
+    """The command only looks on after its order, so that an order of somebody else in between holds."""
+    decision = running.pick(A)
+    await running.call(f"/endpoints/{A}/drain")
+    watched = asyncio.create_task(running.call(f"/endpoints/{A}?wait=20s", method="GET", token=None))
+    status, page = await running.call(f"/endpoints/{A}", method="GET", token=None)
+    assert (status, page["endpoints"][0]["lifecycle"]) == (202, "draining")
+    await running.call(f"/endpoints/{A}/undrain")
+    status, page = await watched
+    assert (status, page["endpoints"][0]["lifecycle"]) == (200, "active")
+    assert running.service._core.lifecycle.stage(decision.chosen.slot) == "active"
+    assert (await running.call("/endpoints/10.9.9.9:1", method="GET"))[0] == 404
+    assert (await running.call(f"/endpoints/{A}?wait=soon", method="GET"))[0] == 400
+
+
 async def test_a_drain_outlives_the_removal_of_its_endpoint(running: Running) -> None:
     """The source drops an endpoint that terminates; its hook goes on waiting, and can also begin then."""
     decision = running.pick(A)
-    command = asyncio.create_task(running.command("drain", A, "--wait"))
+    command = asyncio.create_task(running.command("drain", A, "--wait", "--deadline", "20s"))
     await until(lambda: running.service._core.lifecycle.stage(decision.chosen.slot) == "draining")
     running.config.write_text(running.config.read_text().replace(f'"{A}", ', ""))
     await until(lambda: len(running.service._core.registry.snapshot.endpoints) == 2)
