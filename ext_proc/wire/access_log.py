@@ -42,6 +42,8 @@ _CLIENT_ERROR = int(HTTPStatus.BAD_REQUEST)
 _MAX_OPEN = 1_000
 """Requests whose failed attempts are remembered until their end; the oldest are forgotten first."""
 
+_MAX_TRIED = 16
+
 _END_TYPES = frozenset({AccessLogType.DownstreamEnd, AccessLogType.NotSet})
 
 
@@ -87,7 +89,7 @@ class AccessLogSession:
         identity = decision_id(metadata.fields[DECISION_KEY].string_value)
         kind = common.access_log_type
         if not identity:
-            return self._keep(entry) if kind == _ATTEMPT else "undecided"
+            return self._keep(entry) if kind == _ATTEMPT else self._undecided(entry, now)
         if kind == _PERIODIC:
             return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
         if kind not in _END_TYPES:
@@ -105,7 +107,9 @@ class AccessLogSession:
             return "ignored"
         seconds = _seconds(entry.common_properties.duration)
         attempt = Attempt(address, _ending(entry, entry.response.response_code.value), seconds)
-        self._attempts.setdefault(_name(entry), []).append(attempt)
+        tried = self._attempts.setdefault(_name(entry), [])
+        if len(tried) < _MAX_TRIED:  # clients may give many requests one name
+            tried.append(attempt)
         self._fresh.append(attempt)
         if len(self._attempts) > _MAX_OPEN:
             del self._attempts[next(iter(self._attempts))]
@@ -115,6 +119,15 @@ class AccessLogSession:
         """Leave out what the outcome of the request has told."""
         for attempt in attempts:
             attempt.noted = True
+
+    def _undecided(self, entry: HTTPAccessLogEntry, now: float) -> str:
+        """Settle the decision of a client that left as its pick was on the way, which only the request's name joins."""
+        common = entry.common_properties
+        if common.response_flags and common.access_log_type in _END_TYPES and _ending(entry, 0) is Ending.CLIENT_GONE:
+            request_id = entry.request.request_id or common.stream_id
+            if request_id and self._feedback.left(request_id, now):
+                return "settled"
+        return "undecided"
 
     def _stranger(self, identity: str) -> str:
         return "foreign" if self._feedback.is_foreign(identity) else "unknown"

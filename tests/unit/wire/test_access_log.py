@@ -273,3 +273,29 @@ def test_attempts_of_strangers_are_bounded(log: Log) -> None:
     assert "req-0" not in log._session._attempts
     log.take(entry("", **TRIED))
     assert log.results[-1] == "ignored"
+
+
+def test_one_name_for_many_requests_stays_small(log: Log) -> None:
+    """Clients choose the names of requests; one that gives all the same fills nothing."""
+    for _ in range(100):
+        log.take(entry("", **TRIED, **at("10.9.9.9:1")))
+    assert [len(tried) for tried in log._session._attempts.values()] == [16]
+
+
+def test_a_client_that_left_as_its_pick_was_on_the_way_leaks_no_lease() -> None:
+    """Envoy never had our metadata then, and its entry is joined by the request's name; others are left alone."""
+    picking = Picking()
+    for name in ("req-0", "req-1"):
+        session = picking.session()
+        session.receive(headers_message("/v1/chat/completions", ("x-request-id", name)))
+        session.receive(body_message())
+        session.close(delivered=True)
+    results: list[str] = []
+    log = AccessLogSession(picking.core.feedback, lambda: picking.now, results.append)
+    log.receive(entry("", code=0))
+    log.receive(entry("", code=0, **flags(downstream_connection_termination=True)))
+    log.receive(entry("", code=0, **flags(downstream_connection_termination=True)))
+    assert results == ["undecided", "settled", "undecided"]
+    assert picking.in_flight() == 1
+    (outcome,) = picking.notes.all("finished")
+    assert outcome.ending is Ending.CLIENT_GONE
