@@ -51,6 +51,7 @@ from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
 from ext_proc.token_pools import TokenPools
+from ext_proc.watching import Watching
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
@@ -64,7 +65,9 @@ STOP_GRACE_S = 1.0
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
-RELOADABLE = frozenset({"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "explain"})
+RELOADABLE = frozenset(
+    {"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "kubernetes", "explain"}
+)
 """Sections of the configuration that take effect without a restart."""
 
 
@@ -98,6 +101,7 @@ class Service:
         self._generator = random.Random()  # noqa: S311  breaks ties
         self._tokens = TokenPools(self._core.registry, self._core.resident, self._metrics.token_lookup)
         self._keeper = self._make_keeper(config)
+        self._watching = Watching(self._keeper, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = self._make_listening(config)
         methods = (
@@ -116,11 +120,15 @@ class Service:
         async with AsyncExitStack() as stack:
             self._keeper.configure(self._config)
             stack.push_async_callback(self._keeper.close)
+            self._watching.check(self._config)
+            self._watching.configure(self._config)
+            stack.push_async_callback(self._watching.close)
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
             pages = admin.serve(self._admin_app(), self._config.admin.listen)
             self.admin_address = await stack.enter_async_context(pages)
+            await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
             self._ready = True
@@ -238,11 +246,13 @@ class Service:
             strategies, model_strategies = build_strategies(config), build_model_strategies(config)
             token = scrape_token(config)
             check_installed(config)
+            self._watching.check(config)
         self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config, self._tokens.source)
         self._keeper.configure(config)
+        self._watching.configure(config)
         self._scraper.configure(config, token)
         self._listening.configure(config)
         waiting = [
@@ -316,6 +326,7 @@ class Service:
         return {
             "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
             "config": not self._metrics.reload_success,
+            "kubernetes": self._watching.is_degraded,
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),

@@ -1,5 +1,6 @@
 """The configuration: one YAML file becomes one frozen object, or one error that says how to mend it."""
 
+from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
 from ext_proc.config.reference import HEADER, reference, rows, schema
@@ -29,6 +30,8 @@ __all__ = [
     "FailureMode",
     "HealthConfig",
     "IndexConfig",
+    "KubernetesConfig",
+    "KubernetesPoolConfig",
     "KvEventsConfig",
     "LeasesConfig",
     "LogConfig",

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, field
 
+from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.section import Port, Section
 from ext_proc.core.model import MetricsSource
@@ -111,6 +112,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         endpoints: The engines, each an `ip:port` or a mapping.
         endpoints_file: Path of a YAML file with one key, `endpoints`; it is watched, and a change applies
             without restart.
+        kubernetes: An InferencePool or a Service of a Kubernetes cluster, whose endpoints are followed.
         models: Models of every endpoint of the pool that declares none; empty learns them from `/v1/models`.
         engine: What answers at the endpoints, whose names the metrics have. Unset detects it by the page. `ollama` has
             no metrics and is not asked for any.
@@ -125,6 +127,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     strategy: StrategyConfig = StrategyConfig()
     endpoints: tuple[EndpointConfig | str, ...] = ()
     endpoints_file: str | None = None
+    kubernetes: KubernetesPoolConfig | None = None
     models: tuple[ModelName, ...] = ()
     engine: EngineName | None = None
     metrics_path: UrlPath | None = None
@@ -296,6 +299,7 @@ class Config(Section, frozen=True, kw_only=True):
         leases: How long a request counts as in flight.
         health: When an endpoint is left alone.
         scrape: Reading the engines' metrics.
+        kubernetes: How the API server is reached.
         explain: What clients are told of decisions.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
@@ -316,6 +320,7 @@ class Config(Section, frozen=True, kw_only=True):
     leases: LeasesConfig = LeasesConfig()
     health: HealthConfig = HealthConfig()
     scrape: ScrapeConfig = ScrapeConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
     explain: ExplainConfig = ExplainConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0

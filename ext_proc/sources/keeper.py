@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ext_proc.config import Config, PoolConfig, parse_endpoints
 from ext_proc.core.errors import ConfigError
@@ -41,6 +41,7 @@ class EndpointKeeper:
         self._eds_failed = False
         self._pools: dict[str, PoolConfig] = {}
         self._files: dict[str, EndpointsFile] = {}
+        self._supplied: dict[str, Sequence[EndpointSpec]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def configure(self, config: Config) -> None:
@@ -51,6 +52,11 @@ class EndpointKeeper:
             self._unwatch(name)
             self.apply(self._registry.remove_pool(name))
         before, self._pools = self._pools, dict(config.pools)
+        self._supplied = {
+            name: specs
+            for name, specs in self._supplied.items()
+            if name in config.pools and _source_of(config.pools[name]) == _source_of(before[name])
+        }
         for name, pool in config.pools.items():
             if name in self._files and before[name].endpoints_file == pool.endpoints_file:
                 self._fill(name, self._files[name].specs)
@@ -62,6 +68,22 @@ class EndpointKeeper:
                 self._watch(name, pool.endpoints_file)
         self._configuring = False
         self.write_eds()
+
+    def supply(self, name: str, specs: Sequence[EndpointSpec], renewed: Collection[str] = ()) -> None:
+        """Take the endpoints of a pool that a cluster knows, in place of those it knew before.
+
+        Args:
+            name: the pool.
+            specs: its endpoints.
+            renewed: addresses behind which is another engine than before, which inherits nothing.
+        """
+        if name not in self._pools:
+            return
+        if renewed:
+            self._supplied[name] = [spec for spec in specs if spec.address not in renewed]
+            self._fill(name, self._from_file(name))
+        self._supplied[name] = specs
+        self._fill(name, self._from_file(name))
 
     def apply(self, change: Change) -> None:
         """Give state to endpoints that came, take it from those that went, and tell Envoy."""
@@ -89,6 +111,8 @@ class EndpointKeeper:
             self._eds_failed = False
 
     def _unread(self) -> bool:
+        if any(pool.kubernetes is not None and name not in self._supplied for name, pool in self._pools.items()):
+            return True
         return any(file.error is not None and not file.specs for file in self._files.values())
 
     async def close(self) -> None:
@@ -117,6 +141,16 @@ class EndpointKeeper:
         self._fill(name, specs)
         self._on_source(name, None)
 
+    def _from_file(self, name: str) -> Sequence[EndpointSpec]:
+        return self._files[name].specs if name in self._files else ()
+
     def _fill(self, name: str, from_file: Sequence[EndpointSpec]) -> None:
         pool = self._pools[name]
-        self.apply(self._registry.replace(name, (*pool.specs, *from_file), frozenset(pool.models)))
+        specs = (*pool.specs, *from_file, *self._supplied.get(name, ()))
+        self.apply(self._registry.replace(name, specs, frozenset(pool.models)))
+
+
+def _source_of(pool: PoolConfig) -> object:
+    """Return what of a pool's settings says which endpoints a cluster is asked for."""
+    asked = pool.kubernetes
+    return None if asked is None else (asked.namespace, asked.inference_pool, asked.service)

@@ -1,0 +1,84 @@
+"""Carries what a Kubernetes cluster says of pools to where it belongs: the endpoints, and the log."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ext_proc.config import Config
+from ext_proc.ops.events import Event
+from ext_proc.sources.keeper import EndpointKeeper
+from ext_proc.sources.kubernetes.access import check_installed, check_reachable
+from ext_proc.sources.kubernetes.endpoints import Found, PoolFacts
+from ext_proc.sources.kubernetes.source import KubernetesSource
+
+ANSWERED_WITHIN_S = 10.0
+"""How long the start waits for the API server; without it kvpicker would be ready, and refuse all requests."""
+
+
+class Watching:
+    """The pools of a cluster, where there are any; elsewhere nothing.
+
+    Args:
+        keeper: takes the endpoints.
+        say: writes a log event with its fields.
+    """
+
+    def __init__(self, keeper: EndpointKeeper, say: Callable[..., None]) -> None:
+        self._keeper = keeper
+        self._say = say
+        self._failure_mode = ""
+        self._owners: dict[str, Found] = {}
+        self._source = KubernetesSource(self)
+
+    @staticmethod
+    def check(config: Config) -> None:
+        """Refuse a configuration that cannot be followed here.
+
+        Raises:
+            ConfigError: a package is missing, or there is no cluster.
+        """
+        check_installed(config)
+        check_reachable(config)
+
+    def configure(self, config: Config) -> None:
+        """Go by another configuration, one that was checked; needs a running event loop."""
+        self._failure_mode = config.failure_mode
+        self._source.configure(config)
+
+    async def answered(self) -> None:
+        """Wait until the endpoints are known, for a while."""
+        await self._source.answered(ANSWERED_WITHIN_S)
+
+    async def close(self) -> None:
+        """Follow nothing any more."""
+        await self._source.close()
+
+    @property
+    def is_degraded(self) -> bool:
+        """Whether the endpoints of some pool may be out of date, or are not known."""
+        return self._source.is_degraded
+
+    def supply(self, pool: str, found: Found) -> None:
+        """Put the endpoints of a pool into effect."""
+        renewed = found.renewed(self._owners.get(pool, Found()))
+        self._owners[pool] = found
+        self._keeper.supply(pool, found.specs, renewed)
+
+    def state_changed(self, pool: str, problem: str, detail: str) -> None:
+        """Log what is wrong, or that nothing is any more."""
+        if problem:
+            self._say(Event.SOURCE_FAILED, source="kubernetes", pool=pool, reason=problem, error=detail[:200])
+        else:
+            self._say(Event.SOURCE_RECOVERED, source="kubernetes", pool=pool)
+
+    def facts_changed(self, pool: str, facts: PoolFacts) -> None:
+        """Log what an InferencePool says, and whether kvpicker fails as the pool's failure mode has it."""
+        wanted = {"FailOpen": "open", "FailClose": "refuse"}.get(facts.failure_mode, self._failure_mode)
+        self._say(
+            Event.INFERENCE_POOL_CHANGED,
+            pool=pool,
+            failure_mode=facts.failure_mode,
+            agrees=wanted == self._failure_mode,
+            parents=list(facts.parents),
+            problems=list(facts.problems),
+        )
