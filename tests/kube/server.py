@@ -12,7 +12,7 @@ from typing import Any
 
 from aiohttp import web
 
-from tests.kube.store import Clock, Gone, Object, Query, Store
+from tests.kube.store import Clock, Gone, Object, Query, Store, text_of
 
 RESOURCES = {
     "pods": "/api/v1",
@@ -154,7 +154,7 @@ class FakeApi:
             page = self.stores[resource].page(_query(query), limit, query.get("continue", ""))
         except Gone:
             return _status(410, "Expired")
-        return web.json_response(page)
+        return web.Response(body=_page(page), content_type="application/json")
 
     def _refusal(self, request: web.Request, verb: str, resource: str) -> web.Response | None:
         if self.refusals:
@@ -235,7 +235,12 @@ def _query(query: Mapping[str, str]) -> Query:
 
 
 def _line(kind: str, item: Object) -> bytes:
-    return json.dumps({"type": kind, "object": item}).encode() + b"\n"
+    return b'{"type":"' + kind.encode() + b'","object":' + text_of(item) + b"}\n"
+
+
+def _page(page: Object) -> bytes:
+    items = b"null" if page["items"] is None else b"[" + b",".join(map(text_of, page["items"])) + b"]"
+    return json.dumps(page | {"items": None}).encode()[:-5] + items + b"}"
 
 
 def _failure(code: int, reason: str) -> dict[str, Any]:

@@ -9,6 +9,17 @@ from typing import Any, NamedTuple
 Object = dict[str, Any]
 
 
+class Item(dict[str, Any]):
+    """An object with its text, which is made once and not for each who asks."""
+
+    text = b""
+
+
+def text_of(item: Object) -> bytes:
+    """Return an object as JSON."""
+    return item.text if isinstance(item, Item) else json.dumps(item).encode()
+
+
 class Gone(Exception):
     """What was asked for has been forgotten."""
 
@@ -54,7 +65,7 @@ class Store:
 
     def put(self, item: Object) -> Object:
         """Create or replace an object by its name."""
-        return self._set(item["metadata"]["name"], json.loads(json.dumps(item)))
+        return self._set(item["metadata"]["name"], Item(item | {"metadata": dict(item["metadata"])}))
 
     def delete(self, name: str) -> None:
         """Delete an object."""
@@ -108,11 +119,12 @@ class Store:
         gone = last | {"metadata": last["metadata"] | {"resourceVersion": str(change.version)}}
         return {"type": "DELETED", "object": gone}
 
-    def _set(self, name: str, item: Object | None) -> Object:
+    def _set(self, name: str, item: Item | None) -> Object:
         version = self._clock.tick()
         before = self.objects.pop(name, None)
         if item is not None:
             item["metadata"]["resourceVersion"] = str(version)
+            item.text = json.dumps(item).encode()
             self.objects[name] = item
         self.changes.append(Change(version, before, item))
         return item or {}

@@ -34,10 +34,11 @@ from ext_proc.sources.kubernetes.objects import (
 )
 from ext_proc.sources.kubernetes.reflector import Reflector
 
-SHARE = 0.05
+SHARE = 0.06
 """Share of a core that putting changes into effect may take: after each there is a pause in proportion."""
 
-PAUSE_S = (0.1, 1.0)
+PAUSE_S = (0.1, 0.5)
+"""The shortest and the longest pause."""
 
 
 class Listener(Protocol):
