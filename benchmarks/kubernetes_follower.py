@@ -41,13 +41,12 @@ async def follow(path: Path, directory: Path) -> None:
     )
     watching = Watching(keeper, lambda event, **fields: _print(event=event.name_, **fields))
     keeper.configure(config)
-    watching.configure(config)
-    await watching.answered()
-    _print(ready=time.monotonic())
-    began, cpu = time.monotonic(), time.process_time()
-    await asyncio.to_thread(sys.stdin.read)
-    _print(cpu=time.process_time() - cpu, seconds=time.monotonic() - began)
-    await watching.close()
+    async with watching.following(config):
+        await watching.answered()
+        _print(ready=time.monotonic())
+        began, cpu = time.monotonic(), time.process_time()
+        await asyncio.to_thread(sys.stdin.read)
+        _print(cpu=time.process_time() - cpu, seconds=time.monotonic() - began)
     await keeper.close()
 
 

@@ -28,12 +28,14 @@ from ext_proc.assembly import (
 )
 from ext_proc.config import Config, load, located, parse
 from ext_proc.core.exchange import Exchange
-from ext_proc.core.model import Endpoint
-from ext_proc.core.pool import Change
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
+from ext_proc.draining import Draining
+from ext_proc.endpoint_news import EndpointNews
 from ext_proc.listening import Listening
 from ext_proc.ops import admin
+from ext_proc.ops.admin_endpoints import EndpointPages
+from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus, Gauges
 from ext_proc.ops.collector import registry as metrics_registry
 from ext_proc.ops.decisions import DecisionRing
@@ -44,7 +46,7 @@ from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 from ext_proc.scraping import ScrapeNews
-from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.eds import EdsWriter, offered
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kv_publishers import check_installed
@@ -62,11 +64,14 @@ FLUSH_INTERVAL_S = 0.2
 STOP_GRACE_S = 1.0
 """Exchanges take milliseconds; what is open longer is the access log, which never ends by itself."""
 
+NAMES_WITHIN_S = 2.0
+"""How long the start waits for host names to be looked up."""
+
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
 
 RELOADABLE = frozenset(
-    {"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "kubernetes", "explain"}
+    {"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "dns", "kubernetes", "explain"}
 )
 """Sections of the configuration that take effect without a restart."""
 
@@ -100,7 +105,11 @@ class Service:
         self._exchange_policy = exchange_policy(config)
         self._generator = random.Random()  # noqa: S311  breaks ties
         self._tokens = TokenPools(self._core.registry, self._core.resident, self._metrics.token_lookup)
+        self._news = EndpointNews(self._core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
+        self._draining = Draining(
+            self._core.lifecycle, self._core.registry, self._core.health.state, self._keeper.write_eds, self._say
+        )
         self._watching = Watching(self._keeper, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = self._make_listening(config)
@@ -118,16 +127,16 @@ class Service:
                 cannot be used.
         """
         async with AsyncExitStack() as stack:
+            read_token(self._config.admin)
             self._keeper.configure(self._config)
             stack.push_async_callback(self._keeper.close)
-            self._watching.check(self._config)
-            self._watching.configure(self._config)
-            stack.push_async_callback(self._watching.close)
+            await stack.enter_async_context(self._watching.following(self._config))
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
             pages = admin.serve(self._admin_app(), self._config.admin.listen)
             self.admin_address = await stack.enter_async_context(pages)
+            await self._keeper.names_known(NAMES_WITHIN_S)
             await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
@@ -173,13 +182,15 @@ class Service:
         )
 
     def _make_keeper(self, config: Config) -> EndpointKeeper:
-        core, envoy = self._core, config.envoy
+        core, envoy, news = self._core, config.envoy, self._news
         return EndpointKeeper(
             registry=core.registry,
             follow=core.follow,
             eds=EdsWriter(envoy.endpoints_file, envoy.cluster) if envoy.endpoints_file else None,
-            on_change=self._endpoints_changed,
-            on_source=self._source_read,
+            on_change=news.changed,
+            on_source=news.source_read,
+            on_name=news.name_looked_up,
+            offer=lambda endpoint: offered(core.health.state(endpoint.slot), core.lifecycle.stage(endpoint.slot)),
         )
 
     def _make_scraper(self, config: Config) -> Scraper:
@@ -202,7 +213,7 @@ class Service:
         stack.callback(self._tokens.close)
         self._tokens.configure(self._config, session)
         self._exchange_policy = exchange_policy(self._config, self._tokens.source)
-        learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._model_unknown)
+        learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._news.model_unknown)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._listening.run())
@@ -233,6 +244,7 @@ class Service:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             try:
                 self._core.feedback.expire(time.monotonic())
+                self._draining.advance()
                 self._keeper.write_eds()
             except Exception as error:  # noqa: BLE001  a round that fails must not be the last
                 self._observer.failed("housekeeping", error)
@@ -268,25 +280,6 @@ class Service:
         self._metrics.config_reloaded(applied=False)
         self._say(Event.CONFIG_REJECTED, error=str(error))
 
-    def _endpoints_changed(self, change: Change) -> None:
-        self._say(
-            Event.ENDPOINTS_CHANGED,
-            added=[endpoint.address for endpoint in change.added],
-            removed=[endpoint.address for endpoint in change.removed],
-            updated=[endpoint.address for endpoint in change.updated],
-            endpoints=len(self._core.registry.snapshot.endpoints),
-        )
-
-    def _source_read(self, source: str, error: Exception | None) -> None:
-        self._metrics.config_reloaded(f"endpoints {source}", applied=error is None)
-        if error is not None:
-            self._say(Event.ENDPOINTS_REJECTED, source=source, error=str(error))
-
-    def _model_unknown(self, endpoint: Endpoint, reason: str, error: Exception) -> None:
-        self._say(
-            Event.SOURCE_FAILED, source="models", endpoint=endpoint.address, reason=reason, error=type(error).__name__
-        )
-
     def _say(self, event: Event, **fields: object) -> None:
         getattr(self._log, event.level)(event.name_, **fields)
 
@@ -306,6 +299,7 @@ class Service:
             not_ready=lambda: None if self._ready else "starting or stopping",
             explain=self._explain,
             state=self._state,
+            pages=EndpointPages(self._draining, self._config.admin),
         ).app()
 
     async def _explain(self, asked: Asked) -> dict[str, Any]:
@@ -326,6 +320,7 @@ class Service:
         return {
             "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
             "config": not self._metrics.reload_success,
+            "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
@@ -343,7 +338,8 @@ class Service:
         reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
         read, complete = self._scraper.status, self._listening.completed
         endpoints = core.registry.snapshot.endpoints
-        return [complete(endpoint_status(core, e, now, reputations[e.slot], read(e))) for e in endpoints]
+        found = [complete(endpoint_status(core, e, now, reputations[e.slot], read(e))) for e in endpoints]
+        return list(map(self._draining.completed, found))
 
 
 async def serve(path: Path, output: BinaryIO) -> None:

@@ -23,6 +23,7 @@ from ext_proc.core.following import follow
 from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
 from ext_proc.core.health import HealthMonitor, HealthPolicy
 from ext_proc.core.ledger import Ledger
+from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.picker import EndpointPicker
@@ -33,6 +34,7 @@ from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
+from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.eds import EdsWriter
@@ -65,9 +67,11 @@ class Core(msgspec.Struct, frozen=True):
     signals: Signals
     resident: ResidentIndex
     token_hits: TokenHits
+    lifecycle: Lifecycle
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
+        self.lifecycle.follow(change)
         memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
         follow(change, ledger=self.ledger, index=self.index, memories=memories)
 
@@ -107,6 +111,7 @@ def build_core(
     policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
     health = HealthMonitor(policy, observer)
     rates, expectations = RateLearner(), Expectations()
+    lifecycle = Lifecycle(ledger.load)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
@@ -121,7 +126,7 @@ def build_core(
         fallbacks=config.envoy.fallbacks,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
-        gates=(health,),
+        gates=(lifecycle, health),
     )
     feedback = Feedback(
         registry=registry,
@@ -135,7 +140,8 @@ def build_core(
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
-    return Core(registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
+    parts = (registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
+    return Core(*parts, lifecycle)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -239,6 +245,7 @@ def check(path: Path) -> Config:
     with located(path):
         build_strategies(config)
         scrape_token(config)
+        read_token(config.admin)
         build_model_strategies(config)
         check_installed(config)
         clusters.check_installed(config)

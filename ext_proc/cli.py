@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -42,6 +43,7 @@ def parser() -> argparse.ArgumentParser:
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_explain(commands)
+    _add_operating(commands)
     _add_sim_engine(commands)
     _add_analyze(commands)
     _add_replay(commands)
@@ -117,6 +119,15 @@ def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     command = commands.add_parser("explain", help=explain.HELP)
     explain.add_arguments(command)
     command.set_defaults(run=explain.run)
+
+
+def _add_operating(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.operate import command as operate  # noqa: PLC0415
+
+    for name, help_ in operate.HELPS.items():
+        command = commands.add_parser(name, help=help_)
+        operate.add_arguments(command, name)
+        command.set_defaults(run=partial(operate.run, name=name))
 
 
 def _add_sim_engine(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from ext_proc.config import Config
 from ext_proc.ops.events import Event
+from ext_proc.ops.text import printable
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kubernetes.access import check_installed, check_reachable
 from ext_proc.sources.kubernetes.endpoints import Found, PoolFacts
@@ -40,6 +42,20 @@ class Watching:
         check_installed(config)
         check_reachable(config)
 
+    @asynccontextmanager
+    async def following(self, config: Config) -> AsyncIterator[None]:
+        """Follow the pools of a configuration until the end.
+
+        Raises:
+            ConfigError: it cannot be followed here.
+        """
+        self.check(config)
+        self.configure(config)
+        try:
+            yield
+        finally:
+            await self._source.close()
+
     def configure(self, config: Config) -> None:
         """Go by another configuration, one that was checked; needs a running event loop."""
         self._failure_mode = config.failure_mode
@@ -48,10 +64,6 @@ class Watching:
     async def answered(self) -> None:
         """Wait until the endpoints are known, for a while."""
         await self._source.answered(ANSWERED_WITHIN_S)
-
-    async def close(self) -> None:
-        """Follow nothing any more."""
-        await self._source.close()
 
     @property
     def is_degraded(self) -> bool:
@@ -67,7 +79,7 @@ class Watching:
     def state_changed(self, pool: str, problem: str, detail: str) -> None:
         """Log what is wrong, or that nothing is any more."""
         if problem:
-            self._say(Event.SOURCE_FAILED, source="kubernetes", pool=pool, reason=problem, error=detail[:200])
+            self._say(Event.SOURCE_FAILED, source="kubernetes", pool=pool, reason=problem, error=printable(detail))
         else:
             self._say(Event.SOURCE_RECOVERED, source="kubernetes", pool=pool)
 

@@ -1,11 +1,12 @@
 """The configuration: one YAML file becomes one frozen object, or one error that says how to mend it."""
 
+from ext_proc.config.admin import AdminConfig
+from ext_proc.config.dns import DnsConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
 from ext_proc.config.reference import HEADER, reference, rows, schema
 from ext_proc.config.settings import (
-    AdminConfig,
     Config,
     EndpointConfig,
     EnvoyConfig,
@@ -25,6 +26,7 @@ __all__ = [
     "HEADER",
     "AdminConfig",
     "Config",
+    "DnsConfig",
     "EndpointConfig",
     "EnvoyConfig",
     "FailureMode",

@@ -105,6 +105,9 @@ def _config_problems(config: Config) -> Iterator[Problem]:
     if not re.fullmatch(r"[A-Za-z_]\w*", config.scrape.token_env or "_", re.ASCII):
         # The text is not quoted, since it may be the token itself.
         yield Problem(("scrape", "token_env"), "not the name of an environment variable; the token must not stand here")
+    problem = config.admin.problem()
+    if problem is not None:
+        yield Problem(("admin", problem[0]), problem[1])
     for index, text in enumerate(config.explain.networks):
         yield from _problems(addresses.network, text, ("explain", "networks", index))
 
@@ -188,17 +191,17 @@ def _url_path(text: str | None) -> str | None:
 
 def _address(entry: EndpointConfig | str) -> str:
     if isinstance(entry, str):
-        return addresses.canonical(entry)
+        return addresses.named(entry)
     if entry.port is None:
-        return addresses.canonical(entry.address)
+        return addresses.named(entry.address)
     if _has_port(entry.address):
         raise ValueError("the port stands in `address` and in `port`; remove one")
-    return addresses.join(entry.address, entry.port)
+    return addresses.join_named(entry.address, entry.port)
 
 
 def _has_port(text: str) -> bool:
     try:
-        addresses.canonical(text)
+        addresses.named(text)
     except ValueError:
         return False
     return True
@@ -222,6 +225,6 @@ def _canonical(config: Config) -> Config:
 
 def _canonical_entry(entry: EndpointConfig | str) -> EndpointConfig:
     if isinstance(entry, str):
-        return EndpointConfig(address=addresses.canonical(entry))
+        return EndpointConfig(address=addresses.named(entry))
     metrics_path = _url_path(entry.metrics_path)
     return msgspec.structs.replace(entry, address=_address(entry), port=None, metrics_path=metrics_path)

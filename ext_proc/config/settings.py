@@ -6,9 +6,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from msgspec import Meta, field
 
+from ext_proc.config.admin import AdminConfig
+from ext_proc.config.dns import DnsConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
-from ext_proc.config.section import Port, Section
+from ext_proc.config.section import Port, Seconds, Section
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
@@ -22,20 +24,8 @@ EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "tgi
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
-Seconds = Annotated[float, Meta(ge=0.1, le=86_400)]
 UrlPath = Annotated[str, Meta(min_length=1, max_length=256)]
 SomeTokens = Annotated[int, Meta(ge=1, le=10_000_000_000)]
-
-
-class AdminConfig(Section, frozen=True, kw_only=True):
-    """The admin server: metrics, health and debug pages.
-
-    Attributes:
-        listen: Address of the admin server, `ip:port`; port 0 takes a free one. Loopback, since its pages
-            show endpoints and decisions; open it only to those who may see them.
-    """
-
-    listen: str = "127.0.0.1:9090"
 
 
 class StrategyConfig(Section, frozen=True, kw_only=True):
@@ -55,8 +45,8 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     """One engine. `10.0.0.11:8000` is short for `{address: "10.0.0.11:8000"}`.
 
     Attributes:
-        address: `ip:port`, IPv6 in brackets; or the IP alone where `port` is given. No host names: Envoy's
-            override_host knows endpoints by their resolved address only.
+        address: `ip:port`, IPv6 in brackets; or `name:port`, which becomes an endpoint per address of the name (see
+            `dns`); or without the port where `port` is given.
         port: Port, where `address` has none.
         models: Names of the models it serves; empty takes those of the pool.
         kv_tokens: Capacity of its KV cache in tokens. Unset learns it from the engine's metrics; where those do not
@@ -299,6 +289,7 @@ class Config(Section, frozen=True, kw_only=True):
         leases: How long a request counts as in flight.
         health: When an endpoint is left alone.
         scrape: Reading the engines' metrics.
+        dns: How host names of endpoints become addresses.
         kubernetes: How the API server is reached.
         explain: What clients are told of decisions.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
@@ -320,6 +311,7 @@ class Config(Section, frozen=True, kw_only=True):
     leases: LeasesConfig = LeasesConfig()
     health: HealthConfig = HealthConfig()
     scrape: ScrapeConfig = ScrapeConfig()
+    dns: DnsConfig = DnsConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
     explain: ExplainConfig = ExplainConfig()
     failure_mode: FailureMode = "open"

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import functools
 import ipaddress
+import re
 from collections.abc import Iterable
 from typing import TypeAlias
 
 Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 MAX_PORT = 65_535
+
+_LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST_NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*(?!\d+\.?$){_LABEL}\.?", re.ASCII)
+"""What RFC 1123 allows, and underscores; a last label of digits alone is a mistyped IPv4 address."""
 
 _IPV4_MAPPED = 0xFFFF
 _LARGEST_LAST_GROUP = 0xFFFF
@@ -34,6 +39,32 @@ def join(host: str, port: int) -> str:
     Raises ValueError like `canonical`.
     """
     return _join(host, port, 1, ": Envoy's override_host knows endpoints by their resolved address only")
+
+
+def named(text: str) -> str:
+    """Write an endpoint's address that may be a host name and a port: as `canonical` does, or `name:port`.
+
+    Raises ValueError with advice.
+    """
+    host, port = _split(text.strip())
+    return join_named(host, port)
+
+
+def join_named(host: str, port: int) -> str:
+    """Make an endpoint's address from an IP literal or a host name, and a port.
+
+    Raises ValueError with advice.
+    """
+    if is_host_name(host):
+        return f"{host.lower()}:{_checked_port(port, 1)}"
+    if not _is_literal(host):
+        raise ValueError(f"`{host}` is neither an IP address nor a host name")
+    return join(host, port)
+
+
+def is_host_name(host: str) -> bool:
+    """Tell a host name from an IP address and from what is neither."""
+    return _HOST_NAME.fullmatch(host) is not None
 
 
 def listening(text: str) -> str:
@@ -72,9 +103,22 @@ def within(text: str, networks: Iterable[Network]) -> bool:
     return any(plain in network for network in networks)
 
 
+def _checked_port(port: int, lowest: int) -> int:
+    if not lowest <= port <= MAX_PORT:
+        raise ValueError(f"port {port} is outside {lowest}..{MAX_PORT}")
+    return port
+
+
+def _is_literal(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return False
+    return True
+
+
 def _join(host: str, port: int, lowest_port: int, why_literal: str) -> str:
-    if not lowest_port <= port <= MAX_PORT:
-        raise ValueError(f"port {port} is outside {lowest_port}..{MAX_PORT}")
+    _checked_port(port, lowest_port)
     try:
         address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
     except ValueError:

@@ -32,3 +32,20 @@ class Candidates(tuple[Endpoint, ...]):  # noqa: SLOT001  a tuple can have no sl
         rates = tuple(endpoint.prefill_rate for endpoint in made)
         made.prefill_rates = rates if any(rates) else None
         return made
+
+
+def group_by_pool(endpoints: Iterable[Endpoint], pools: Iterable[str]) -> dict[str, Candidates]:
+    """Return the endpoints of each pool, of `pools` even where there are none."""
+    groups: dict[str, list[Endpoint]] = {pool: [] for pool in pools}
+    for endpoint in endpoints:
+        groups.setdefault(endpoint.pool, []).append(endpoint)
+    return {pool: Candidates(members) for pool, members in groups.items()}
+
+
+def group_by_model(endpoints: Iterable[Endpoint], models: Iterable[str]) -> dict[str, Candidates]:
+    """Return the endpoints of each model; `models` are all that they serve."""
+    groups: dict[str, list[Endpoint]] = {model: [] for model in models}
+    for endpoint in endpoints:
+        for model in endpoint.models:
+            groups[model].append(endpoint)
+    return {model: Candidates(members) for model, members in groups.items()}

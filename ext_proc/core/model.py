@@ -89,6 +89,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         prefill_rate: configured prefill speed in tokens per second; None takes the strategy's default.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, as far as that was said of this endpoint.
+        name: the `name:port` that it is listed by and was found under; empty where it is listed by its address.
     """
 
     address: str
@@ -100,6 +101,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
+    name: str = ""
 
 
 class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from ext_proc.core.candidates import Candidates
+from ext_proc.core.candidates import Candidates, group_by_model, group_by_pool
 from ext_proc.core.model import NO_LABELS, Endpoint, MetricsSource
 from ext_proc.core.slots import Slots
 
@@ -26,12 +26,13 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a source says of one endpoint.
 
     Attributes:
-        address: `ip:port`, IPv6 in brackets, in canonical notation.
+        address: `ip:port`, IPv6 in brackets, in canonical notation; where a source lists it, also `name:port`.
         models: the models it is declared to serve; empty means that they are learnt from the engine.
         kv_tokens: capacity of its KV cache in tokens; None where unknown.
         prefill_rate: prefill speed in tokens per second; None where unknown.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, where that differs from the rest of its pool.
+        name: the `name:port` that the address was found under; empty where there is none.
     """
 
     address: str
@@ -40,6 +41,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
+    name: str = ""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -112,7 +114,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             undeclared: addresses whose models are not declared.
         """
         every = Candidates(endpoints)
-        by_pool = _group_by_pool(every, pools)
+        by_pool = group_by_pool(every, pools)
         sole_pool = next(iter(by_pool)) if len(by_pool) == 1 else None
         served = frozenset[str]().union(*(endpoint.models for endpoint in every))
         bases = served - secondary
@@ -125,7 +127,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
             default_pool=default_pool if default_pool is not None else sole_pool,
             models=served | models,
             sole_model=next(iter(bases)) if len(bases) == 1 else None,
-            by_model=MappingProxyType(_group_by_model(every, served)),
+            by_model=MappingProxyType(group_by_model(every, served)),
             unlearnt=Candidates(endpoint for endpoint in every if not endpoint.models),
             undeclared=tuple(endpoint for endpoint in every if endpoint.address in undeclared),
             modelless=default_or_all if default_pool is not None or len(bases) <= 1 else Candidates(),
@@ -219,15 +221,22 @@ class Registry:
             secondary: those of them that are adapters or further names of another one.
 
         Returns:
-            The change, or None if the answer is void, contradicts a declaration or says what is known.
+            The change, or None if the answer is void, contradicts a declaration or says what is known. An engine
+            that serves none of the models it served before is another endpoint.
         """
         entry = self._current(address, generation)
         if entry is None or entry.spec.models or not models:
             return None
         if entry.endpoint.models == models and entry.secondary == secondary:
             return None
+        old, is_other = entry.endpoint, entry.is_other(models - secondary)
+        if is_other:
+            self._add(old.pool, entry.spec)
+            self._slots.release(old.slot)
+            entry = self._entries[address]
         endpoint = msgspec.structs.replace(entry.endpoint, models=models)
-        return self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, secondary=secondary))
+        change = self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, secondary=secondary))
+        return Change(added=(endpoint,), removed=(old,)) if is_other else change
 
     def learn_capacity(self, address: str, generation: int, kv_tokens: int) -> Change | None:
         """Note the size of an engine's KV cache, in tokens; a configured one stands. Returns what `learn` does."""
@@ -312,6 +321,11 @@ class _Entry(msgspec.Struct, frozen=True):
     def is_same(self, pool: str, spec: EndpointSpec) -> bool:
         return self.endpoint.pool == pool and self.spec.models == spec.models
 
+    def is_other(self, bases: frozenset[str]) -> bool:
+        """Whether none of the models, adapters aside, is one that was served before."""
+        before = self.endpoint.models - self.secondary
+        return bool(before and bases) and before.isdisjoint(bases)
+
 
 def _with_models(spec: EndpointSpec, models: frozenset[str]) -> EndpointSpec:
     """Copy a spec, labels too, so that the caller's objects may change without changing a snapshot."""
@@ -331,19 +345,5 @@ def _endpoint(
         prefill_rate=spec.prefill_rate,
         labels=spec.labels,
         metrics=spec.metrics,
+        name=spec.name,
     )
-
-
-def _group_by_pool(endpoints: Iterable[Endpoint], pools: Iterable[str]) -> dict[str, Candidates]:
-    groups: dict[str, list[Endpoint]] = {pool: [] for pool in pools}
-    for endpoint in endpoints:
-        groups.setdefault(endpoint.pool, []).append(endpoint)
-    return {pool: Candidates(members) for pool, members in groups.items()}
-
-
-def _group_by_model(endpoints: Collection[Endpoint], models: Iterable[str]) -> dict[str, Candidates]:
-    groups: dict[str, list[Endpoint]] = {model: [] for model in models}
-    for endpoint in endpoints:
-        for model in endpoint.models:
-            groups[model].append(endpoint)
-    return {model: Candidates(members) for model, members in groups.items()}

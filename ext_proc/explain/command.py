@@ -30,9 +30,6 @@ Times are in milliseconds. The cost of least-wait is the sum of its parts: work 
 fleet, and the wait for KV memory. The lowest cost wins.
 """
 
-DEFAULT_ADMIN: Final = "http://127.0.0.1:9090"
-_ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  where others listen
-
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of the `explain` command."""
@@ -45,7 +42,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="a header of the request, repeatable")
     add("--config", type=Path, metavar="FILE", help="take the admin address from it; with --state, decide by it")
     source = parser.add_mutually_exclusive_group()
-    source.add_argument("--admin", metavar="URL", help=f"admin server of a running kvpicker ({DEFAULT_ADMIN})")
+    source.add_argument("--admin", metavar="URL", help="admin server of a running kvpicker (http://127.0.0.1:9090)")
     source.add_argument("--state", type=Path, metavar="FILE", help="what /debug/state of a kvpicker showed")
     add("--json", action="store_true", help="print one JSON object instead of a table")
 
@@ -75,8 +72,9 @@ def _explanation(arguments: argparse.Namespace, asked: Asked) -> dict[str, Any]:
     if arguments.admin is not None and arguments.config is not None:
         raise ConfigError("it names an admin server, and so does --admin; choose one", path="--config")
     from ext_proc.explain.ask import ask  # noqa: PLC0415  as above
+    from ext_proc.ops.admin_client import admin_of  # noqa: PLC0415  as above
 
-    return asyncio.run(ask(arguments.admin or _admin_of(arguments.config), asked))
+    return asyncio.run(ask(arguments.admin or admin_of(arguments.config), asked))
 
 
 def _body(name: str | None) -> bytes:
@@ -98,15 +96,3 @@ def _headers(lines: list[str]) -> dict[str, str]:
             raise ConfigError(f"`{line}` is no header; write NAME:VALUE, as in x-session-id:abc", path="--header")
         headers[name.strip().lower()] = value.strip()
     return headers
-
-
-def _admin_of(path: Path | None) -> str:
-    """Return the URL of the admin server that a configuration file names."""
-    if path is None:
-        return DEFAULT_ADMIN
-    from ext_proc.config import load  # noqa: PLC0415  as above
-
-    host, _, port = load(path).admin.listen.rpartition(":")
-    if port == "0":
-        raise ConfigError("port 0 takes any free port; name the admin server with --admin", path="admin.listen")
-    return f"http://{_ANY_ADDRESS.get(host, host)}:{port}"

@@ -1,4 +1,4 @@
-"""The admin server: metrics, health, debug pages and dry runs; nothing on it changes anything."""
+"""The admin server: metrics, health, debug pages and dry runs, which change nothing, and the pages of endpoints."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from prometheus_client.exposition import choose_encoder
 from ext_proc.core import addresses
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.rehearsal import Asked
+from ext_proc.ops import admin_endpoints
 from ext_proc.ops.decisions import CAPACITY
 from ext_proc.ops.text import printable
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
     from prometheus_client import CollectorRegistry
 
+    from ext_proc.ops.admin_endpoints import EndpointPages
     from ext_proc.ops.collector import EndpointStatus
     from ext_proc.ops.decisions import DecisionRing
 
@@ -36,6 +38,7 @@ QUERIES: Mapping[str, Sequence[str]] = {
     "/debug/config": (),
     "/debug/state": ("blocks",),
     "/debug/explain": ("path", "method"),
+    **admin_endpoints.QUERIES,
 }
 """The query parameters of each page."""
 
@@ -51,6 +54,7 @@ class Admin:
         not_ready: why kvpicker cannot take requests, or None, for `/readyz`.
         explain: tells what would become of a request, for `/debug/explain`.
         state: the state of the decision with at most so many blocks of the index, for `/debug/state`.
+        pages: the pages of endpoints; None leaves them out.
     """
 
     def __init__(
@@ -63,6 +67,7 @@ class Admin:
         not_ready: Callable[[], str | None],
         explain: Callable[[Asked], Awaitable[Any]],
         state: Callable[[int], Any],
+        pages: EndpointPages | None = None,
     ) -> None:
         self._registry = registry
         self._decisions = decisions
@@ -71,6 +76,7 @@ class Admin:
         self._not_ready = not_ready
         self._explain = explain
         self._state = state
+        self._pages = pages
 
     def app(self) -> web.Application:
         """Make the aiohttp application."""
@@ -86,6 +92,8 @@ class Admin:
         }
         app.add_routes([web.get(path, handler) for path, handler in pages.items()])
         app.router.add_post("/debug/explain", self.debug_explain)
+        if self._pages is not None:
+            app.add_routes(self._pages.routes())
 
         async def index(_request: web.Request) -> web.Response:
             return web.Response(text="".join(f"{path}\n" for path in (*pages, "/debug/explain")))
@@ -152,7 +160,8 @@ class Admin:
 @web.middleware
 async def _without_unknown_queries(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Refuse what would be ignored: a misspelt name would otherwise answer another question than was asked."""
-    known = QUERIES.get(request.path)
+    resource = request.match_info.route.resource
+    known = QUERIES.get(request.path if resource is None else resource.canonical)
     unknown = sorted(request.query.keys() - set(known)) if known is not None else []
     if unknown:
         listed = f"known are {', '.join(known)}" if known else "this page knows none"
@@ -199,7 +208,10 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "models": sorted(endpoint.models),
         "labels": dict(endpoint.labels),
         "kv_tokens": endpoint.kv_tokens,
+        "name": endpoint.name or None,
         "state": status.state,
+        "lifecycle": status.lifecycle,
+        "drain_deadline_s": None if status.drain_deadline is None else round(status.drain_deadline, 3),
         "in_flight": status.in_flight,
         "tokens_in_flight": status.tokens_in_flight,
         "queue_ms": round(status.queue * 1e3, 3),

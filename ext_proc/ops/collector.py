@@ -35,6 +35,8 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         endpoint: the endpoint.
         state: its state of health.
+        lifecycle: where it stands by an operator's word.
+        drain_deadline: seconds until its drain ends at the latest; None while it is not draining.
         in_flight: requests in flight.
         tokens_in_flight: prompt and expected output tokens in flight.
         queue: estimated wait for the work in front, seconds.
@@ -54,6 +56,8 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoint: Endpoint
     state: str = "ready"
+    lifecycle: str = "active"
+    drain_deadline: float | None = None
     in_flight: int = 0
     tokens_in_flight: float = 0
     queue: float = 0.0
@@ -163,6 +167,8 @@ def _endpoint_gauges(statuses: Sequence[EndpointStatus]) -> Iterator[Metric]:
     yield _filled(families.KV_BLOCKS, [(at, status.kv_blocks) for at, status in heard])
     states = [status.state for status in statuses]
     yield _filled(families.STATE, [((*at, state), 1) for at, state in zip(labels, states, strict=True)])
+    stages = [status.lifecycle for status in statuses]
+    yield _filled(families.LIFECYCLE, [((*at, stage), 1) for at, stage in zip(labels, stages, strict=True)])
 
 
 def _family(family: Family) -> CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily:

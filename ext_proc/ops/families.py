@@ -115,6 +115,13 @@ IN_FLIGHT = _gauge("endpoint_in_flight", "Requests in flight at an endpoint.", "
 TOKENS_IN_FLIGHT = _gauge("endpoint_tokens_in_flight", "Tokens in flight at an endpoint.", "endpoint", "pool")
 QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in front.", "endpoint", "pool")
 STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
+LIFECYCLE = _gauge(
+    "endpoint_lifecycle",
+    "1 for where an endpoint stands by an operator's word: active, cordoned, draining or drained.",
+    "endpoint",
+    "pool",
+    "stage",
+)
 INDEX_BLOCKS = _gauge("endpoint_index_blocks", "Blocks the index believes an endpoint holds.", "endpoint", "pool")
 PREFILL_RATE = _gauge(
     "endpoint_prefill_rate", "Prefill tokens per second that were learnt of an endpoint.", "endpoint", "pool"

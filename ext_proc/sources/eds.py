@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 import os
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.lifecycle import Stage
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ext_proc.core.model import Endpoint
     from ext_proc.core.pool import Snapshot
 
@@ -20,14 +24,57 @@ MODE = 0o644
 """Envoy often runs as another user, and it has to read the file."""
 
 
-def render(snapshot: Snapshot, cluster: str, version: int) -> bytes:
+class HostHealth(enum.StrEnum):
+    """What Envoy's fallback policy is told of a host, in Envoy's words."""
+
+    HEALTHY = "HEALTHY"
+    DEGRADED = "DEGRADED"
+    UNHEALTHY = "UNHEALTHY"
+    DRAINING = "DRAINING"
+
+
+class Offer(NamedTuple):
+    """How an endpoint is offered to the fallback policy; a weight of None is that of everybody."""
+
+    health: HostHealth = HostHealth.HEALTHY
+    weight: int | None = None
+
+
+HEALTHY = Offer()
+
+
+_BY_STATE = {
+    "warming": HostHealth.UNHEALTHY,
+    "degraded": HostHealth.DEGRADED,
+    "ejected": HostHealth.UNHEALTHY,
+    "probing": HostHealth.UNHEALTHY,
+}
+
+
+def offered(state: str, stage: Stage) -> Offer:
+    """Offer an endpoint by its state of health, unless an operator has taken it out."""
+    if stage is not Stage.ACTIVE:
+        return Offer(HostHealth.DRAINING)
+    return Offer(_BY_STATE.get(state, HostHealth.HEALTHY))
+
+
+def everybody(_endpoint: Endpoint) -> Offer:
+    """Offer each endpoint alike."""
+    return HEALTHY
+
+
+def render(snapshot: Snapshot, cluster: str, version: int, offer: Callable[[Endpoint], Offer] = everybody) -> bytes:
     """Make the DiscoveryResponse that lists every endpoint once.
 
     Endpoints outside the default pool are UNHEALTHY: override_host ignores health, so the picker may name them, and
     the fallback policy honours it, so traffic that nobody steers never meets another model. This needs
     `healthy_panic_threshold: 0` on the cluster; otherwise Envoy's panic mode uses UNHEALTHY hosts as well.
+
+    If none of the default pool is fit, those that an operator has not taken out are offered all the same, as the
+    picker does: an answer of 503 to everybody would be no better.
     """
-    response = {"version_info": str(version), "type_url": TYPE_URL, "resources": [_assignment(snapshot, cluster)]}
+    resources = [_assignment(snapshot, cluster, offer)]
+    response = {"version_info": str(version), "type_url": TYPE_URL, "resources": resources}
     return msgspec.json.format(msgspec.json.encode(response), indent=1) + b"\n"
 
 
@@ -50,37 +97,38 @@ class EdsWriter:
             raise ConfigError(f"the directory {self.path.parent} does not exist", path=str(self.path))
         self._version, self._resources = _left_by_others(self.path)
 
-    def write(self, snapshot: Snapshot) -> bool:
-        """Put the snapshot's endpoints into the file; tell whether that made a change.
+    def write(self, snapshot: Snapshot, offer: Callable[[Endpoint], Offer] = everybody) -> bool:
+        """Put the snapshot's endpoints into the file, offered as `offer` says; tell whether that made a change.
 
         Raises ConfigError if the file cannot be written; the old one then stays, and the next call tries again.
         """
-        resources = [_assignment(snapshot, self._cluster)]
+        resources = [_assignment(snapshot, self._cluster, offer)]
         if resources == self._resources:
             return False
         version = self._version + 1
         try:
-            _replace(self.path, render(snapshot, self._cluster, version))
+            _replace(self.path, render(snapshot, self._cluster, version, offer))
         except OSError as error:
             raise ConfigError(f"cannot be written: {error.strerror or error}", path=str(self.path)) from error
         self._version, self._resources = version, resources
         return True
 
 
-def _assignment(snapshot: Snapshot, cluster: str) -> dict[str, Any]:
+def _assignment(snapshot: Snapshot, cluster: str, offer: Callable[[Endpoint], Offer]) -> dict[str, Any]:
+    offers = {endpoint.slot: offer(endpoint) for endpoint in snapshot.by_pool.get(snapshot.default_pool or "", ())}
+    if all(offered.health in (HostHealth.UNHEALTHY, HostHealth.DRAINING) for offered in offers.values()):
+        offers = {s: HEALTHY if o.health is HostHealth.UNHEALTHY else o for s, o in offers.items()}
     endpoints = sorted(snapshot.endpoints, key=lambda endpoint: endpoint.address)
-    hosts = [_host(endpoint, fallback=endpoint.pool == snapshot.default_pool) for endpoint in endpoints]
+    hosts = [_host(endpoint, offers.get(endpoint.slot, Offer(HostHealth.UNHEALTHY))) for endpoint in endpoints]
     localities = [{"lb_endpoints": hosts}] if hosts else []
     return {"@type": TYPE_URL, "cluster_name": cluster, "endpoints": localities}
 
 
-def _host(endpoint: Endpoint, *, fallback: bool) -> dict[str, Any]:
+def _host(endpoint: Endpoint, offer: Offer) -> dict[str, Any]:
     host, _, port = endpoint.address.rpartition(":")
     address = {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
-    return {
-        "endpoint": {"address": address},
-        "health_status": "HEALTHY" if fallback else "UNHEALTHY",
-    }
+    weight = {} if offer.weight is None else {"load_balancing_weight": offer.weight}
+    return {"endpoint": {"address": address}, "health_status": offer.health.value, **weight}
 
 
 def _left_by_others(path: Path) -> tuple[int, Any]:

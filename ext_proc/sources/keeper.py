@@ -1,4 +1,4 @@
-"""Keeps endpoints and their state in step with the configuration, the endpoints files and Envoy's EDS file."""
+"""Keeps endpoints and their state in step with configuration, files, names, clusters and Envoy's EDS file."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Callable, Collection, Sequence
 
 from ext_proc.config import Config, PoolConfig, parse_endpoints
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change, EndpointSpec, Registry
-from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.dns import HostNames, Resolver, SystemResolver
+from ext_proc.sources.eds import EdsWriter, Offer, everybody
 from ext_proc.sources.endpoints_file import EndpointsFile
 
 
@@ -21,6 +23,9 @@ class EndpointKeeper:
         eds: Envoy's endpoints file; None writes none.
         on_change: hears each change after it took effect.
         on_source: hears a pool's name, or "eds", and what cannot be read or written; None once it can.
+        on_name: hears a host name, and what is wrong with it; an empty text once nothing is.
+        offer: how an endpoint is offered to Envoy's fallback policy.
+        resolver: looks host names up; None asks the operating system.
     """
 
     def __init__(
@@ -31,12 +36,18 @@ class EndpointKeeper:
         eds: EdsWriter | None,
         on_change: Callable[[Change], None],
         on_source: Callable[[str, Exception | None], None],
+        on_name: Callable[[str, str], None] = lambda _name, _problem: None,
+        offer: Callable[[Endpoint], Offer] = everybody,
+        resolver: Resolver | None = None,
     ) -> None:
         self._registry = registry
         self._follow = follow
         self._eds = eds
         self._on_change = on_change
         self._on_source = on_source
+        self._offer = offer
+        self._names = HostNames(resolver or SystemResolver(), self._names_changed, on_name)
+        self._listed: dict[str, Sequence[EndpointSpec]] = {}
         self._configuring = False
         self._eds_failed = False
         self._pools: dict[str, PoolConfig] = {}
@@ -48,8 +59,10 @@ class EndpointKeeper:
         """Bring pools and watched files in line with a configuration; a running event loop watches the files."""
         self._configuring = True
         self._registry.set_default_pool(config.default_pool)
+        self._names.configure(config.dns)
         for name in self._pools.keys() - config.pools.keys():
             self._unwatch(name)
+            self._listed.pop(name, None)
             self.apply(self._registry.remove_pool(name))
         before, self._pools = self._pools, dict(config.pools)
         self._supplied = {
@@ -66,6 +79,7 @@ class EndpointKeeper:
                 self._fill(name, ())
             else:
                 self._watch(name, pool.endpoints_file)
+        self._follow_names()
         self._configuring = False
         self.write_eds()
 
@@ -81,9 +95,9 @@ class EndpointKeeper:
             return
         if renewed:
             self._supplied[name] = [spec for spec in specs if spec.address not in renewed]
-            self._fill(name, self._from_file(name))
+            self._put(name)
         self._supplied[name] = specs
-        self._fill(name, self._from_file(name))
+        self._put(name)
 
     def apply(self, change: Change) -> None:
         """Give state to endpoints that came, take it from those that went, and tell Envoy."""
@@ -101,7 +115,7 @@ class EndpointKeeper:
         if self._eds is None or self._configuring or (self._unread() and self._eds.path.exists()):
             return
         try:
-            self._eds.write(self._registry.snapshot)
+            self._eds.write(self._registry.snapshot, self._offer)
         except ConfigError as error:
             self._on_source("eds", error)
             self._eds_failed = True
@@ -110,13 +124,26 @@ class EndpointKeeper:
             self._on_source("eds", None)
             self._eds_failed = False
 
+    @property
+    def names_degraded(self) -> bool:
+        """Whether some host name cannot be looked up or does not exist."""
+        return self._names.is_degraded
+
+    async def names_known(self, seconds: float) -> None:
+        """Wait until each host name was looked up once, but no longer than this."""
+        await self._names.first(seconds)
+
     def _unread(self) -> bool:
+        if any(file.error is not None and not file.specs for file in self._files.values()):
+            return True
         if any(pool.kubernetes is not None and name not in self._supplied for name, pool in self._pools.items()):
             return True
-        return any(file.error is not None and not file.specs for file in self._files.values())
+        by_pool = self._registry.snapshot.by_pool
+        return any(not by_pool.get(name) and self._names.unanswered(specs) for name, specs in self._listed.items())
 
     async def close(self) -> None:
         """Stop watching."""
+        await self._names.close()
         tasks = list(self._tasks.values())
         for name in list(self._files):
             self._unwatch(name)
@@ -141,13 +168,22 @@ class EndpointKeeper:
         self._fill(name, specs)
         self._on_source(name, None)
 
-    def _from_file(self, name: str) -> Sequence[EndpointSpec]:
-        return self._files[name].specs if name in self._files else ()
-
     def _fill(self, name: str, from_file: Sequence[EndpointSpec]) -> None:
-        pool = self._pools[name]
-        specs = (*pool.specs, *from_file, *self._supplied.get(name, ()))
-        self.apply(self._registry.replace(name, specs, frozenset(pool.models)))
+        self._listed[name] = (*self._pools[name].specs, *from_file)
+        if not self._configuring:
+            self._follow_names()
+        self._put(name)
+
+    def _put(self, name: str) -> None:
+        specs = (*self._names.expanded(self._listed[name]), *self._supplied.get(name, ()))
+        self.apply(self._registry.replace(name, specs, frozenset(self._pools[name].models)))
+
+    def _follow_names(self) -> None:
+        self._names.follow(spec for specs in self._listed.values() for spec in specs)
+
+    def _names_changed(self) -> None:
+        for name in self._listed:
+            self._put(name)
 
 
 def _source_of(pool: PoolConfig) -> object:

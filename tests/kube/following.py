@@ -61,7 +61,7 @@ class Following:
         return parse(cluster + text)
 
     def configure(self, text: str) -> None:
-        """Follow the pools of a configuration."""
+        """Go by another configuration."""
         config = self.config(text)
         self.watching.check(config)
         self.keeper.configure(config)
@@ -94,9 +94,10 @@ def _kubeconfig(url: str, cluster: dict[str, Any], user: dict[str, Any]) -> dict
 @asynccontextmanager
 async def following(made: Following, text: str) -> AsyncIterator[Following]:
     """Follow the pools of a configuration until the end."""
-    made.configure(text)
+    config = made.config(text)
+    made.keeper.configure(config)
     try:
-        yield made
+        async with made.watching.following(config):
+            yield made
     finally:
-        await made.watching.close()
         await made.keeper.close()

@@ -78,7 +78,7 @@ def test_an_error_of_a_strategy_has_file_and_line(
 def test_check_reads_endpoints_files(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A mistake in a watched file is found too."""
     endpoints = config.with_name("engines.yaml")
-    endpoints.write_text("endpoints: [engine-a.example:8000]")
+    endpoints.write_text("endpoints: [engine-a.example]")
     config.write_text(f"pools: {{main: {{endpoints_file: {endpoints}}}}}")
     assert main(["check", str(config)]) == 2
     assert str(endpoints) in capsys.readouterr().err

@@ -21,6 +21,7 @@ from tests.waiting import until
 
 MODEL = "sim/chat-8b"
 FAST = 50.0
+TOKEN = "sesame-of-the-tests"
 
 
 class Stack:
@@ -44,6 +45,11 @@ class Stack:
     def endpoints_file(self) -> Path:
         """The list of engines that kvpicker watches."""
         return self.folder / "engines.yaml"
+
+    @property
+    def token_file(self) -> Path:
+        """The token that changes the state of endpoints."""
+        return self.folder / "token"
 
     @property
     def eds_file(self) -> Path:
@@ -126,10 +132,11 @@ async def running_stack(
             engine = SimEngine(EngineOptions(name=f"engine-{number}", **engine_options))
             stack.engines.append(await exits.enter_async_context(engine))
         stack.list_engines([*(engine.address for engine in stack.engines), *addresses])
+        stack.token_file.write_text(TOKEN)
         stack.config.write_text(f"""
 listen: ["127.0.0.1:0"]
 transport: {transport}
-admin: {{listen: "127.0.0.1:0"}}
+admin: {{listen: "127.0.0.1:0", token_file: {stack.token_file}}}
 drain_s: 0
 envoy: {{endpoints_file: {stack.eds_file}}}
 pools:

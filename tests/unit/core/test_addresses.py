@@ -88,3 +88,53 @@ def test_a_server_cannot_listen_on_anything_else(text: str) -> None:
     """Relative sockets and host names are refused."""
     with pytest.raises(ValueError, match=r"absolute path|not an IP address|no port"):
         addresses.listening(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("10.0.0.11:8000", "10.0.0.11:8000"),
+        ("[FD00:0::10]:8000", "[fd00::10]:8000"),
+        ("engine:8000", "engine:8000"),
+        ("Engine-0.Engines.svc.:8000", "engine-0.engines.svc.:8000"),
+        ("vllm_0.local:8000", "vllm_0.local:8000"),
+        ("1.engines:8000", "1.engines:8000"),
+    ],
+)
+def test_an_endpoint_may_be_listed_by_name(text: str, expected: str) -> None:
+    """Names in small letters, addresses in canonical notation."""
+    assert addresses.named(text) == expected
+    host, _, port = text.rpartition(":")
+    assert addresses.join_named(host, int(port)) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "advice"),
+    [
+        ("10.0.0.999:8000", "neither an IP address nor a host name"),
+        ("10.0.0:8000", "neither"),
+        ("-engine:8000", "neither"),
+        ("engine..svc:8000", "neither"),
+        ("http://engine:8000", "brackets"),
+        (f"{'a' * 64}:8000", "neither"),
+        (f"{'a.' * 127}a:8000", "neither"),
+        ("ünicode:8000", "neither"),
+        ("engine:0", "outside 1..65535"),
+        ("engine", "no port"),
+        ("[fe80::1%eth0]:8000", "zone"),
+    ],
+)
+def test_what_is_neither_address_nor_name_is_refused(text: str, advice: str) -> None:
+    """With advice; a mistyped address is not taken for a name."""
+    with pytest.raises(ValueError, match=advice):
+        addresses.named(text)
+
+
+@given(st.text())
+def test_any_text_gives_a_named_address_or_a_value_error(text: str) -> None:
+    """No text makes it raise anything else, and what it returns it accepts."""
+    try:
+        result = addresses.named(text)
+    except ValueError:
+        return
+    assert addresses.named(result) == result

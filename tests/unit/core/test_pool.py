@@ -93,6 +93,39 @@ def test_learning_the_same_again_changes_nothing() -> None:
     assert registry.snapshot is before
 
 
+def test_an_engine_with_another_model_is_another_endpoint() -> None:
+    """The address has a new owner, which inherits neither slot nor generation nor capacity (E04)."""
+    registry = Registry()
+    (first,) = registry.replace("p", [_spec(A)]).added
+    registry.learn(A, first.generation, CHAT | {"legal"}, frozenset({"legal"}))
+    registry.learn_capacity(A, first.generation, 1000)
+    change = registry.learn(A, first.generation, EMBED | {"legal"}, frozenset({"legal"}))
+    assert change is not None
+    assert ([e.generation for e in change.removed], change.updated) == ([first.generation], ())
+    (second,) = change.added
+    assert second.slot != first.slot
+    assert second.generation > first.generation
+    assert (second.models, second.kv_tokens) == (EMBED | {"legal"}, None)
+    assert registry.snapshot.candidates("acme/embed-1") == (second,)
+    assert registry.learn(A, first.generation, CHAT) is None
+    assert [e.address for e in registry.snapshot.undeclared] == [A]
+
+
+def test_an_engine_with_one_more_or_one_less_model_stays_the_same() -> None:
+    """Adapters come and go, and so may names."""
+    registry = Registry()
+    (first,) = registry.replace("p", [_spec(A)]).added
+    for models, secondary in (
+        (CHAT, frozenset()),
+        (CHAT | EMBED, EMBED),
+        (CHAT | EMBED, frozenset()),
+        (EMBED, frozenset()),
+    ):
+        change = registry.learn(A, first.generation, models, secondary)
+        assert change is not None
+        assert [each.generation for each in change.updated] == [first.generation]
+
+
 def test_the_models_of_a_pool_hold_for_endpoints_that_declare_none() -> None:
     """A pool's models are a default, not an addition."""
     registry = Registry()

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.health import HealthState
+from ext_proc.core.lifecycle import Stage
 from ext_proc.core.pool import EndpointSpec, Registry, Snapshot
-from ext_proc.sources.eds import EdsWriter, render
+from ext_proc.sources.eds import EdsWriter, HostHealth, Offer, offered, render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -135,3 +137,56 @@ def test_a_write_that_fails_is_tried_again_and_leaves_no_rest(tmp_path: Path) ->
     path.rmdir()
     assert writer.write(_snapshot(chat=[V4]))
     assert [entry.name for entry in tmp_path.iterdir()] == ["eds.json"]
+
+
+W4, X4 = "10.0.0.12:8000", "10.0.0.13:8000"
+
+
+@pytest.mark.parametrize(
+    ("offers", "expected"),
+    [
+        ({V4: "UNHEALTHY"}, ["UNHEALTHY", "HEALTHY", "HEALTHY"]),
+        ({V4: "DRAINING", W4: "DEGRADED"}, ["DRAINING", "DEGRADED", "HEALTHY"]),
+        ({V4: "UNHEALTHY", W4: "UNHEALTHY", X4: "UNHEALTHY"}, ["HEALTHY", "HEALTHY", "HEALTHY"]),
+        ({V4: "UNHEALTHY", W4: "DRAINING", X4: "UNHEALTHY"}, ["HEALTHY", "DRAINING", "HEALTHY"]),
+        ({V4: "DRAINING", W4: "DRAINING", X4: "DRAINING"}, ["DRAINING", "DRAINING", "DRAINING"]),
+        ({V4: "UNHEALTHY", W4: "UNHEALTHY", X4: "DEGRADED"}, ["UNHEALTHY", "UNHEALTHY", "DEGRADED"]),
+    ],
+    ids=["one ill", "mixed", "all ill", "all ill or out", "all out", "one slow left"],
+)
+def test_the_fallback_policy_is_told_who_is_fit(offers: dict[str, str], expected: list[str]) -> None:
+    """As the picker does: the ill are left out as long as somebody else is there, those taken out always."""
+    snapshot = _snapshot("chat", chat=[V4, W4, X4], embed=[OTHER])
+    text = render(snapshot, "engines", 1, lambda each: Offer(HostHealth(offers.get(each.address, "HEALTHY"))))
+    hosts = _hosts(text)
+    assert [hosts[address, 8000] for address in ("10.0.0.11", "10.0.0.12", "10.0.0.13")] == expected
+    assert hosts["10.0.0.17", 8000] == "UNHEALTHY"
+
+
+def test_weights_are_written_where_they_are_given() -> None:
+    """Under the name of Envoy's proto, and nothing for the others."""
+    weights = {V4: 3}
+    text = render(_snapshot(chat=[V4, W4]), "engines", 1, lambda each: Offer(weight=weights.get(each.address)))
+    (assignment,) = json.loads(text)["resources"]
+    first, second = assignment["endpoints"][0]["lb_endpoints"]
+    assert (first["load_balancing_weight"], "load_balancing_weight" in second) == (3, False)
+
+
+def test_another_state_is_written(tmp_path: Path) -> None:
+    """With the same endpoints; and not again."""
+    writer = EdsWriter(tmp_path / "eds.json", "engines")
+    snapshot = _snapshot(chat=[V4, W4])
+    assert writer.write(snapshot)
+    ill: Any = lambda each: Offer(HostHealth.UNHEALTHY if each.address == V4 else HostHealth.HEALTHY)  # noqa: E731
+    assert writer.write(snapshot, ill)
+    assert not writer.write(snapshot, ill)
+    assert set(_hosts(writer.path.read_bytes()).values()) == {"UNHEALTHY", "HEALTHY"}
+
+
+def test_an_operators_word_goes_before_health() -> None:
+    """Whoever is taken out is draining for Envoy, in whichever health; ready is healthy."""
+    assert offered(HealthState.READY, Stage.ACTIVE).health is HostHealth.HEALTHY
+    assert offered(HealthState.EJECTED, Stage.ACTIVE).health is HostHealth.UNHEALTHY
+    for stage in (Stage.CORDONED, Stage.DRAINING, Stage.DRAINED):
+        for state in HealthState:
+            assert offered(state, stage).health is HostHealth.DRAINING

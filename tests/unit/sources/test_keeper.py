@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
+import random
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
 
 from ext_proc.assembly import Core, build_core
 from ext_proc.config import parse
-from ext_proc.core.model import Ending
+from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
 from ext_proc.core.observer import NoObserver
+from ext_proc.sources.dns import NameUnknownError
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.keeper import EndpointKeeper
 from tests.waiting import until
 
 A, B = "10.0.0.11:8000", "10.0.0.12:8000"
+ASKED = InferenceRequest(operation=Operation.CHAT, api=Api.OPENAI, model="m", prompt_tokens=10)
 
 
 class Kept:
@@ -26,13 +30,22 @@ class Kept:
         self.eds = directory / "eds.json"
         self.core: Core = build_core(parse(f"pools: {{p: {{endpoints: ['{A}']}}}}"), NoObserver())
         self.reports: list[tuple[str, bool]] = []
+        self.known: dict[str, Sequence[str] | Exception] = {}
         self.keeper = EndpointKeeper(
             registry=self.core.registry,
             follow=self.core.follow,
             eds=EdsWriter(self.eds, "engines"),
             on_change=lambda _: None,
             on_source=lambda source, error: self.reports.append((source, error is None)),
+            resolver=self,
         )
+
+    async def resolve(self, host: str) -> Iterable[str]:
+        """Look a name up in `known`."""
+        answer = self.known.get(host, NameUnknownError(host))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
 
     def configure(self, text: str) -> None:
         """Apply a configuration."""
@@ -132,3 +145,62 @@ def test_unwritable_envoy_file_is_reported_until_it_can_be_written(kept: Kept) -
     kept.keeper.write_eds()
     assert [report for report in kept.reports if report[0] == "eds"] == [("eds", False), ("eds", True)]
     assert set(kept.hosts()) == {A}
+
+
+async def test_names_from_configuration_and_file_become_endpoints(kept: Kept) -> None:
+    """Envoy is told their addresses, since it knows endpoints by no name (E09)."""
+    kept.known = {"a.example": ["10.0.0.31"], "b.example": ["10.0.0.32", "fd00::32"]}
+    file = kept.directory / "engines.yaml"
+    file.write_text("endpoints: ['B.example:8001']")
+    kept.configure(f"pools: {{p: {{endpoints: ['a.example:8000'], endpoints_file: {file}}}}}")
+    await kept.keeper.names_known(5.0)
+    assert kept.addresses() == {"10.0.0.31:8000", "10.0.0.32:8001"} == set(kept.hosts())
+    endpoint = kept.core.registry.snapshot.by_address["10.0.0.32:8001"]
+    assert endpoint.name == "b.example:8001"
+    await kept.keeper.close()
+
+
+async def test_an_endpoint_that_returns_under_a_new_address_inherits_nothing(kept: Kept) -> None:
+    """Its old address goes with all that was known of it; a running request there settles without harm."""
+    kept.known = {"a.example": ["10.0.0.31"]}
+    kept.configure("{dns: {interval_s: 0.1}, pools: {p: {endpoints: ['a.example:8000'], models: [m]}}}")
+    await kept.keeper.names_known(5.0)
+    before = kept.core.registry.snapshot.by_address["10.0.0.31:8000"]
+    kept.core.index.learn(before.slot, [1, 2, 3])
+    decision = kept.core.picker.pick(ASKED, 1.0, random.Random(0))
+    assert isinstance(decision, Decision)
+    kept.known = {"a.example": ["10.0.0.32"]}
+    await until(lambda: kept.addresses() == {"10.0.0.32:8000"})
+    after = kept.core.registry.snapshot.by_address["10.0.0.32:8000"]
+    assert after.generation != before.generation
+    assert kept.core.index.blocks(after.slot) == 0
+    ended = Outcome(decision_id=decision.id, ending=Ending.RESET, served=before.address)
+    assert kept.core.feedback.settle(ended, 2.0)
+    assert kept.core.ledger.load(after.slot).in_flight == 0
+    assert kept.core.health.state(after.slot) == "ready"
+    await kept.keeper.close()
+
+
+async def test_names_nobody_answers_for_do_not_empty_envoys_list(kept: Kept) -> None:
+    """After a restart without a name service Envoy keeps its endpoints; a name that does not exist is an answer."""
+    kept.configure(f"pools: {{p: {{endpoints: ['{A}']}}}}")
+    successor = Kept(kept.directory)
+    successor.known = {"a.example": OSError("no server")}
+    successor.configure("{dns: {interval_s: 0.1}, pools: {p: {endpoints: ['a.example:8000']}}}")
+    await successor.keeper.names_known(5.0)
+    successor.keeper.write_eds()
+    assert set(successor.hosts()) == {A}
+    assert successor.keeper.names_degraded
+    successor.known = {}
+    await until(lambda: successor.keeper.write_eds() or set(successor.hosts()) == set())
+    await successor.keeper.close()
+
+
+async def test_names_end_with_the_list_that_has_them(kept: Kept) -> None:
+    """Neither look-ups nor a complaint of one are left."""
+    kept.configure("pools: {p: {endpoints: ['a.example:8000']}}")
+    await kept.keeper.names_known(5.0)
+    assert kept.keeper.names_degraded
+    kept.configure(f"pools: {{p: {{endpoints: ['{A}']}}}}")
+    assert not kept.keeper.names_degraded
+    assert kept.keeper._names._tasks == {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from contextlib import AsyncExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -52,18 +53,18 @@ async def test_rotated_authority_is_read_again(api: FakeApi, tmp_path: Path) -> 
     trusted = tmp_path / "ca.crt"
     trusted.write_bytes(old.path.read_bytes())
     api.put(inference_pool("vllm"), pod("a", "10.0.0.1"))
-    async with api.serving(old.server()) as url:
-        made = Following(url, tmp_path, cluster={"certificate-authority": str(trusted)})
-        made.configure(POOL)
-        await until(lambda: made.has("10.0.0.1"))
-    api = _successor(api)
-    api.put(pod("b", "10.0.0.2"))
-    async with api.serving(new.server(), urlsplit(url).port or 0):
+    async with AsyncExitStack() as stack:
+        async with api.serving(old.server()) as url:
+            made = Following(url, tmp_path, cluster={"certificate-authority": str(trusted)})
+            await stack.enter_async_context(following(made, POOL))
+            await until(lambda: made.has("10.0.0.1"))
+        api = _successor(api)
+        api.put(pod("b", "10.0.0.2"))
+        await stack.enter_async_context(api.serving(new.server(), urlsplit(url).port or 0))
         await until(lambda: made.failures()[-1:] == ["tls"])
         assert made.has("10.0.0.1")
         trusted.write_bytes(new.path.read_bytes())
         await until(lambda: made.has("10.0.0.1", "10.0.0.2"))
-        await made.watching.close()
 
 
 def _successor(api: FakeApi) -> FakeApi:

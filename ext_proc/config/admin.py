@@ -1,0 +1,32 @@
+"""The settings of the admin server."""
+
+from __future__ import annotations
+
+import re
+
+from ext_proc.config.section import Section
+
+
+class AdminConfig(Section, frozen=True, kw_only=True):
+    """The admin server: metrics, health, debug pages and, with a token, what changes the state of endpoints.
+
+    Attributes:
+        listen: Address of the admin server, `ip:port`; port 0 takes a free one. Loopback, since its pages
+            show endpoints and decisions; open it only to those who may see them.
+        token_env: Name of an environment variable that holds the bearer token for what changes state: drain, undrain
+            and cordon. Without a token these are refused.
+        token_file: The same as a file, read at each use; in place of `token_env`.
+    """
+
+    listen: str = "127.0.0.1:9090"
+    token_env: str | None = None
+    token_file: str | None = None
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return a field and what is wrong with it; None if all is well."""
+        if self.token_env is not None and not re.fullmatch(r"[A-Za-z_]\w*", self.token_env, re.ASCII):
+            # The text is not quoted, since it may be the token itself.
+            return "token_env", "not the name of an environment variable; the token must not stand here"
+        if self.token_env is not None and self.token_file is not None:
+            return "token_file", "`token_env` says the same; remove one"
+        return None

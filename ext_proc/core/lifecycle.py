@@ -1,0 +1,175 @@
+"""Where endpoints stand by an operator's word: cordoned, draining or drained; a gate that leaves those out.
+
+A cordoned endpoint takes no new request until that is taken back. A draining one neither, and it is drained once the
+last request that runs there has ended, or its deadline has passed. What comes back after a removal starts afresh.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+
+from ext_proc.core.candidates import Candidates
+from ext_proc.core.generator import Generator
+from ext_proc.core.load import Load
+from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.pool import Change
+
+_MOST_ROWS = 64
+"""Rows of candidates remembered without the marked ones: one per model served, and more only for a moment."""
+
+
+class Stage(enum.StrEnum):
+    """How far an endpoint is on its way out."""
+
+    ACTIVE = "active"
+    CORDONED = "cordoned"
+    DRAINING = "draining"
+    DRAINED = "drained"
+
+
+class Mark(msgspec.Struct, eq=False):
+    """An operator's word on one endpoint; whoever waits for its end holds on to it.
+
+    Attributes:
+        endpoint: which.
+        load: what is in flight there, also after its removal.
+        stage: how far it is.
+        deadline: when it is drained whatever still runs, monotonic seconds; None while it is not draining.
+        left: requests that still ran when the deadline had passed.
+        removed: True once the endpoint is not listed any more.
+    """
+
+    endpoint: Endpoint
+    load: Load
+    stage: Stage = Stage.ACTIVE
+    deadline: float | None = None
+    left: int = 0
+    removed: bool = False
+
+    @property
+    def running(self) -> int:
+        """Requests in flight at the endpoint."""
+        return self.load.in_flight
+
+
+class Lifecycle:
+    """The stage of every endpoint, by slot; a gate for those that may be chosen.
+
+    Args:
+        load: tells what is in flight at a slot.
+    """
+
+    name = "lifecycle"
+
+    def __init__(self, load: Callable[[int], Load]) -> None:
+        self._load = load
+        self._marks: dict[int, Mark] = {}
+        self._gone: dict[int, Mark] = {}
+        self._rows: dict[int, tuple[Candidates, Candidates]] = {}
+
+    def admit(
+        self,
+        candidates: Sequence[Endpoint],
+        request: InferenceRequest,  # noqa: ARG002  an operator's word holds for all
+        now: float,  # noqa: ARG002  at any time
+        generator: Generator,  # noqa: ARG002  and for certain
+    ) -> Sequence[Endpoint]:
+        """Return the candidates that are neither cordoned nor draining nor drained; the same object if all are."""
+        if not self._marks:
+            return candidates
+        known = self._rows.get(id(candidates))
+        if known is not None and known[0] is candidates:
+            return known[1]
+        left = Candidates(endpoint for endpoint in candidates if endpoint.slot not in self._marks)
+        if not isinstance(candidates, Candidates):
+            return left if len(left) < len(candidates) else candidates
+        if len(left) == len(candidates):
+            left = candidates
+        if len(self._rows) >= _MOST_ROWS:
+            self._rows.clear()
+        self._rows[id(candidates)] = (candidates, left)
+        return left
+
+    def stage(self, slot: int) -> Stage:
+        """Return the stage of a slot."""
+        mark = self._marks.get(slot)
+        return Stage.ACTIVE if mark is None else mark.stage
+
+    def mark(self, endpoint: Endpoint) -> Mark:
+        """Return the mark of an endpoint; one that counts for nothing if nobody said anything of it."""
+        return self._marks.get(endpoint.slot) or Mark(endpoint, self._load(endpoint.slot))
+
+    @property
+    def gone(self) -> Iterable[Mark]:
+        """Endpoints that are not listed any more, and where requests still run."""
+        return self._gone.values()
+
+    def cordon(self, endpoint: Endpoint) -> Mark:
+        """Let an endpoint take no new request; a drain is called off."""
+        mark = self._marked(endpoint)
+        mark.stage, mark.deadline, mark.left = Stage.CORDONED, None, 0
+        return mark
+
+    def drain(self, endpoint: Endpoint, now: float, seconds: float) -> Mark:
+        """Let an endpoint take no new request, and end its drain after so many seconds at the latest.
+
+        A drain that goes on gets the new deadline, and so does one that ended by its deadline while requests still run.
+        """
+        mark = self._marked(endpoint)
+        self._begin(mark, now, seconds)
+        return mark
+
+    def drain_gone(self, mark: Mark, now: float, seconds: float) -> None:
+        """Do the same with an endpoint that is not listed any more."""
+        self._begin(mark, now, seconds)
+
+    def undrain(self, endpoint: Endpoint) -> Mark:
+        """Let an endpoint take requests again."""
+        mark = self.mark(endpoint)
+        mark.stage, mark.deadline, mark.left = Stage.ACTIVE, None, 0
+        if self._marks.pop(endpoint.slot, None) is not None:
+            self._rows.clear()
+        return mark
+
+    def follow(self, change: Change) -> None:
+        """Forget endpoints that went, and remember where requests still run; before their loads are forgotten."""
+        for endpoint in change.removed:
+            mark = self._marks.pop(endpoint.slot, None)
+            if mark is None:
+                mark = Mark(endpoint, self._load(endpoint.slot), Stage.CORDONED)
+            mark.removed = True
+            if mark.running or mark.stage is Stage.DRAINING:
+                self._gone[endpoint.generation] = mark
+        if change:
+            self._rows.clear()
+
+    def advance(self, now: float) -> list[Mark]:
+        """End the drains that are over, and return them."""
+        if not self._marks and not self._gone:
+            return []
+        over = [mark for mark in (*self._marks.values(), *self._gone.values()) if _is_over(mark, now)]
+        for mark in over:
+            mark.stage, mark.deadline, mark.left = Stage.DRAINED, None, mark.running
+        for generation in [generation for generation, mark in self._gone.items() if not mark.running]:
+            del self._gone[generation]
+        return over
+
+    def _marked(self, endpoint: Endpoint) -> Mark:
+        mark = self._marks.get(endpoint.slot)
+        if mark is None:
+            mark = self._marks[endpoint.slot] = self.mark(endpoint)
+            self._rows.clear()
+        return mark
+
+    def _begin(self, mark: Mark, now: float, seconds: float) -> None:
+        if mark.stage is not Stage.DRAINED or mark.running:
+            mark.stage, mark.deadline, mark.left = Stage.DRAINING, now + seconds, 0
+
+
+def _is_over(mark: Mark, now: float) -> bool:
+    if mark.stage is not Stage.DRAINING:
+        return False
+    return not mark.running or (mark.deadline is not None and now >= mark.deadline)

@@ -1,0 +1,1 @@
+"""The commands for operators: `kvpicker endpoints`, `drain`, `undrain` and `cordon`."""
