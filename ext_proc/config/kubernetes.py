@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 from msgspec import Meta, field
@@ -10,7 +11,7 @@ from ext_proc.config.section import Port, Section
 
 ObjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
-PortName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+PortName = Annotated[str, Meta(min_length=1, max_length=63)]
 LabelName = Annotated[str, Meta(pattern=r"^([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 
 
@@ -43,6 +44,8 @@ class KubernetesPoolConfig(Section, frozen=True, kw_only=True):
             return "service", "a pool follows an InferencePool or a Service, not both; remove one"
         if self.port is not None and self.service is None:
             return "port", "an InferencePool says its ports itself; remove this"
+        if isinstance(self.port, str) and not re.fullmatch(r"[a-z0-9-]+", self.port):
+            return "port", f"`{self.port}` is neither the name of a port, as in `http`, nor a number, as in 8000"
         return None
 
 
