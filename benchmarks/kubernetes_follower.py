@@ -13,6 +13,7 @@ from ext_proc.assembly import build_core
 from ext_proc.config import load
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.pool import Change
+from ext_proc.ops.events import Event
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.watching import Watching
@@ -39,7 +40,11 @@ async def follow(path: Path, directory: Path) -> None:
         on_change=_changed,
         on_source=lambda _source, _error: None,
     )
-    watching = Watching(keeper, lambda event, **fields: _print(event=event.name_, **fields))
+
+    def say(event: Event, **fields: object) -> None:
+        _print(event=event.name_, **fields)
+
+    watching = Watching(keeper, core.registry, core.lifecycle, say)
     keeper.configure(config)
     async with watching.following(config):
         await watching.answered()

@@ -110,7 +110,7 @@ class Service:
         self._draining = Draining(
             self._core.lifecycle, self._core.registry, self._core.health.state, self._keeper.write_eds, self._say
         )
-        self._watching = Watching(self._keeper, self._say)
+        self._watching = Watching(self._keeper, self._core.registry, self._core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = self._make_listening(config)
         methods = (

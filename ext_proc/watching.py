@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 from ext_proc.config import Config
+from ext_proc.core.lifecycle import Lifecycle
+from ext_proc.core.pool import Registry
 from ext_proc.ops.events import Event
 from ext_proc.ops.text import printable
 from ext_proc.sources.keeper import EndpointKeeper
@@ -22,11 +24,17 @@ class Watching:
 
     Args:
         keeper: takes the endpoints.
+        registry: which there are.
+        lifecycle: takes which of them are not ready.
         say: writes a log event with its fields.
     """
 
-    def __init__(self, keeper: EndpointKeeper, say: Callable[..., None]) -> None:
+    def __init__(
+        self, keeper: EndpointKeeper, registry: Registry, lifecycle: Lifecycle, say: Callable[..., None]
+    ) -> None:
         self._keeper = keeper
+        self._registry = registry
+        self._lifecycle = lifecycle
         self._say = say
         self._failure_mode = ""
         self._owners: dict[str, Found] = {}
@@ -75,6 +83,10 @@ class Watching:
         renewed = found.renewed(self._owners.get(pool, Found()))
         self._owners[pool] = found
         self._keeper.supply(pool, found.specs, renewed)
+        endpoints = self._registry.snapshot.by_pool.get(pool, ())
+        news = [self._lifecycle.set_ready(one, ready=one.address not in found.unready) for one in endpoints]
+        if any(news):
+            self._keeper.write_eds()
 
     def state_changed(self, pool: str, problem: str, detail: str) -> None:
         """Log what is wrong, or that nothing is any more."""

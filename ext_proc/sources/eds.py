@@ -52,7 +52,9 @@ _BY_STATE = {
 
 
 def offered(state: str, stage: Stage) -> Offer:
-    """Offer an endpoint by its state of health, unless an operator has taken it out."""
+    """Offer an endpoint by its state of health, unless it is unready or an operator has taken it out."""
+    if stage is Stage.UNREADY:
+        return Offer(HostHealth.UNHEALTHY)
     if stage is not Stage.ACTIVE:
         return Offer(HostHealth.DRAINING)
     return Offer(_BY_STATE.get(state, HostHealth.HEALTHY))

@@ -11,6 +11,7 @@ import yaml
 
 from ext_proc.assembly import Core, build_core
 from ext_proc.config import Config, parse
+from ext_proc.core.lifecycle import Stage
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.pool import Change
 from ext_proc.ops.events import Event
@@ -53,7 +54,10 @@ class Following:
             on_change=self.changes.append,
             on_source=lambda _source, _error: None,
         )
-        self.watching = Watching(self.keeper, lambda event, **fields: self.said.append((event, fields)))
+        registry, lifecycle = self.core.registry, self.core.lifecycle
+        self.watching = Watching(
+            self.keeper, registry, lifecycle, lambda event, **fields: self.said.append((event, fields))
+        )
 
     def config(self, text: str) -> Config:
         """Read a configuration, with the cluster added."""
@@ -68,8 +72,9 @@ class Following:
         self.watching.configure(config)
 
     def addresses(self, pool: str = "p") -> set[str]:
-        """Return the endpoints of a pool."""
-        return {endpoint.address for endpoint in self.core.registry.snapshot.by_pool.get(pool, ())}
+        """Return the endpoints of a pool that may be chosen."""
+        listed, stage = self.core.registry.snapshot.by_pool.get(pool, ()), self.core.lifecycle.stage
+        return {endpoint.address for endpoint in listed if stage(endpoint.slot) is Stage.ACTIVE}
 
     def failures(self) -> list[str]:
         """Return the reasons of failures that were logged."""

@@ -1,8 +1,8 @@
 """Makes the endpoints of a pool from Kubernetes objects.
 
 An address belongs to whoever took it last: of two pods with one address, to the pod that was created last; of two
-slices, to the pod in the slice that changed last. For one and the same pod, "ready" in any slice wins. Whoever has
-the address must be ready and not about to end, or else nobody is offered there.
+slices, to the pod in the slice that changed last. For one and the same pod, "ready" in any slice wins. Whoever is
+about to end is not ready any more, whatever its readiness probe says.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _FAILING = "False"
 
 
 class Claim(NamedTuple):
-    """One object's word on one address; `owner` is the pod's uid."""
+    """One object's word on one address; `owner` is the pod's uid, `is_ending` that it will not be ready again."""
 
     owner: str
     is_ready: bool
     spec: EndpointSpec
+    is_ending: bool = False
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -36,10 +37,12 @@ class Found(msgspec.Struct, frozen=True):
     Attributes:
         specs: the endpoints.
         owners: the uid of the pod behind each address.
+        unready: addresses that are not ready.
     """
 
     specs: tuple[EndpointSpec, ...] = ()
     owners: Mapping[str, str] = NO_TEXTS
+    unready: frozenset[str] = frozenset()
 
     def renewed(self, before: Found) -> frozenset[str]:
         """Return the addresses that are another pod's now, which inherits nothing."""
@@ -78,14 +81,18 @@ def pool_facts(pool: InferencePool) -> PoolFacts:
 
 
 def resolve(claims: Iterable[Claim]) -> Found:
-    """Decide whose each address is, by claims that come in the order in which they were made, and keep the ready."""
+    """Decide whose each address is, by claims in the order in which they were made; leave out those about to end."""
     holders: dict[str, Claim] = {}
     for claim in claims:
         held = holders.get(claim.spec.address)
         if held is None or held.owner != claim.owner or claim.is_ready:
             holders[claim.spec.address] = claim
-    ready = [claim for claim in holders.values() if claim.is_ready]
-    return Found(tuple(claim.spec for claim in ready), {claim.spec.address: claim.owner for claim in ready})
+    listed = [claim for claim in holders.values() if claim.is_ready or not claim.is_ending]
+    return Found(
+        tuple(claim.spec for claim in listed),
+        {claim.spec.address: claim.owner for claim in listed},
+        frozenset(claim.spec.address for claim in listed if not claim.is_ready),
+    )
 
 
 def pod_claims(pod: Pod, ports: Iterable[int], labels: Mapping[str, str]) -> tuple[Claim, ...]:
@@ -100,8 +107,9 @@ def pod_claims(pod: Pod, ports: Iterable[int], labels: Mapping[str, str]) -> tup
     if not status.pod_ip or status.phase in _OVER:
         return ()
     has, is_ready = endpoint_labels(metadata.labels or NO_TEXTS, labels), _is_ready(pod)
+    is_ending = metadata.deletion_timestamp is not None
     return tuple(
-        Claim(metadata.uid, is_ready, EndpointSpec(address=address, labels=has))
+        Claim(metadata.uid, is_ready, EndpointSpec(address=address, labels=has), is_ending)
         for address in _addresses(status.pod_ip, _active(pod, ports))
     )
 
@@ -127,7 +135,12 @@ def slice_claims(
         owner = entry.target_ref.uid if entry.target_ref is not None else ""
         has = labels.get(owner, NO_TEXTS)
         claims += [
-            Claim(owner or address, _is_serving(entry), EndpointSpec(address=address, labels=has))
+            Claim(
+                owner or address,
+                _is_serving(entry),
+                EndpointSpec(address=address, labels=has),
+                bool(entry.conditions.terminating),
+            )
             for ip in (entry.addresses or ())[:1]
             for address in _addresses(ip, numbers)
         ]

@@ -32,7 +32,11 @@ from ext_proc.sources.kubernetes.objects import (
     Service,
     T,
 )
+from ext_proc.sources.kubernetes.patience import Patience
 from ext_proc.sources.kubernetes.reflector import Reflector
+
+UNREADY_S = 60.0
+"""How long a pod keeps its place that was ready and is not."""
 
 SHARE = 0.06
 """Share of a core that putting changes into effect may take: after each there is a pause in proportion."""
@@ -83,6 +87,8 @@ class PoolWatch:
         self._rng = rng
         self._dirty = asyncio.Event()
         self._found: Found | None = None
+        self._patience = Patience(UNREADY_S)
+        self._next: asyncio.TimerHandle | None = None
         self._facts: PoolFacts | None = None
         self._problem = ""
         self._claims: dict[str, tuple[Pod, tuple[Claim, ...]]] = {}
@@ -125,6 +131,8 @@ class PoolWatch:
 
     async def close(self) -> None:
         """Follow nothing any more."""
+        if self._next is not None:
+            self._next.cancel()
         tasks = [self._task, *self._tasks.values()]
         for task in tasks:
             task.cancel()
@@ -162,14 +170,25 @@ class PoolWatch:
 
     def _update(self) -> None:
         problem, found = self._from_pool() if self._pools is not None else self._from_slices()
-        if found is not None and found != self._found:
-            self._found = found
-            self._listener.supply(self._name, found)
+        if found is not None:
+            self._supply(found)
         broken = [reflector for reflector in self._tasks if reflector.problem]
         if broken:
             self._tell(broken[0].problem, broken[0].detail)
         else:
             self._tell(problem, "")
+
+    def _supply(self, found: Found) -> None:
+        now = time.monotonic()
+        found = self._patience.kept(found, now)
+        if self._next is not None:
+            self._next.cancel()
+            self._next = None
+        if self._patience.until is not None:
+            self._next = asyncio.get_running_loop().call_later(self._patience.until - now, self._dirty.set)
+        if found != self._found:
+            self._found = found
+            self._listener.supply(self._name, found)
 
     def _tell(self, problem: str, detail: str) -> None:
         if problem != self._problem:

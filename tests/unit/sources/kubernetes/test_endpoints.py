@@ -42,16 +42,22 @@ def of_pods(*items: Object, ports: tuple[int, ...] = (8000,)) -> Found:
 def of_slices(*items: Object, port: int | str | None = None) -> dict[str, str]:
     """Make the endpoints of slices, in the order in which they changed: addresses with their owners."""
     found = resolve(claim for item in items for claim in slice_claims(read(item, EndpointSlice), port, {}))
-    return dict(found.owners)
+    return ready(found)
+
+
+def ready(found: Found) -> dict[str, str]:
+    """Return the addresses that are ready, with their owners."""
+    return {address: owner for address, owner in found.owners.items() if address not in found.unready}
 
 
 def test_address_is_the_later_pods() -> None:
     """Of two pods with one address it is that of the later one, and if that is not ready nobody's (E20)."""
     old, new = pod("old", "10.0.0.1", created=FIRST), pod("new", "10.0.0.1", created=LATER)
-    assert of_pods(new, old).owners == {"10.0.0.1:8000": "uid-new"}
+    assert ready(of_pods(new, old)) == {"10.0.0.1:8000": "uid-new"}
     assert len(of_pods(new, old).specs) == 1
-    assert of_pods(pod("new", "10.0.0.1", created=LATER, ready=False), old).owners == {}
-    assert of_pods(new, pod("old", "10.0.0.1", created=FIRST, terminating=True)).owners == {"10.0.0.1:8000": "uid-new"}
+    assert ready(of_pods(pod("new", "10.0.0.1", created=LATER, ready=False), old)) == {}
+    assert ready(of_pods(new, pod("old", "10.0.0.1", created=FIRST, terminating=True))) == {"10.0.0.1:8000": "uid-new"}
+    assert of_pods(pod("new", "10.0.0.1", created=LATER, terminating=True), old) == Found()
 
 
 @pytest.mark.parametrize("phase", ["Failed", "Succeeded"])
@@ -124,11 +130,15 @@ CLAIMS = st.lists(
 
 @given(CLAIMS)
 def test_each_address_is_one_endpoint_of_its_last_owner(claims: list[Claim]) -> None:
-    """Whatever is claimed, no address is there twice, and each one is ready and its last claimant's."""
+    """Whatever is claimed, no address is there twice, and each one is its last claimant's, ready if that one is."""
     found = resolve(claims)
     listed = [spec.address for spec in found.specs]
     assert sorted(listed) == sorted(found.owners)
+    assert found.unready <= found.owners.keys()
     for address, owner in found.owners.items():
         of_address = [claim for claim in claims if claim.spec.address == address]
         assert of_address[-1].owner == owner
-        assert any(claim.is_ready for claim in of_address if claim.owner == owner)
+        last = len(of_address) - next(
+            (n for n, claim in enumerate(reversed(of_address)) if claim.owner != owner), len(of_address)
+        )
+        assert (address not in found.unready) == any(claim.is_ready for claim in of_address[last:])

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 
 from ext_proc.ops.events import Event
+from ext_proc.sources.kubernetes import pool as followed
 from tests.kube.following import POOL, SERVICE, Following, following
 from tests.kube.objects import endpoint, endpoint_slice, inference_pool, parent, pod, service
 from tests.kube.server import FakeApi
@@ -42,6 +43,30 @@ async def test_terminating_and_unready_pods_are_none(api: FakeApi, pool: Followi
     api.delete("pods", "a")
     api.put(pod("b", "10.0.0.2"))
     await until(lambda: pool.has("10.0.0.2"))
+
+
+async def test_flapping_readiness_forgets_nothing(api: FakeApi, pool: Following) -> None:
+    """A pod that flaps is left out while it is not ready, and stays the same endpoint without a word (E10)."""
+    before, known = len(pool.changes), pool.core.registry.snapshot.by_address["10.0.0.1:8000"]
+    for _ in range(3):
+        api.put(pod("a", "10.0.0.1", ready=False))
+        await until(lambda: pool.has("10.0.0.2"))
+        api.put(pod("a", "10.0.0.1"))
+        await until(lambda: pool.has("10.0.0.1", "10.0.0.2"))
+    assert pool.changes[before:] == []
+    assert pool.core.registry.snapshot.by_address["10.0.0.1:8000"] is known
+
+
+async def test_pod_that_stays_unready_is_given_up(
+    api: FakeApi, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a while the endpoint is gone, although nothing more is heard of its pod."""
+    monkeypatch.setattr(followed, "UNREADY_S", 0.3)
+    api.put(inference_pool("vllm"), pod("a", "10.0.0.1"), pod("b", "10.0.0.2"))
+    async with following(follower(30.0), POOL) as made:
+        await until(lambda: made.has("10.0.0.1", "10.0.0.2"))
+        api.put(pod("a", "10.0.0.1", ready=False))
+        await until(lambda: len(made.core.registry.snapshot.endpoints) == 1)
 
 
 async def test_pod_that_loses_the_label_leaves(api: FakeApi, pool: Following) -> None:
