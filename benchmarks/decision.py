@@ -9,14 +9,17 @@ import statistics
 import time
 from collections import deque
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 
 from benchmarks import proc
 from benchmarks.bodies import MODEL
 from benchmarks.parts import fleet, requests
+from ext_proc.assembly import Core
 from ext_proc.core.hashing import PromptHasher
-from ext_proc.core.model import Api, Decision, InferenceRequest, Operation
+from ext_proc.core.health_states import HealthPolicy
+from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation
 from ext_proc.core.prefix_index import ObservedIndex
 
 FLEETS = (8, 100, 1000)
@@ -29,9 +32,30 @@ RATE = 2000.0
 """Decisions per second of the simulated clock."""
 
 
-def measure(endpoints: int, decisions: int, prompts: Sequence[InferenceRequest]) -> list[float]:
-    """Make decisions on a warm fleet; returns what each took, in microseconds."""
+def unwell(core: Core, health: str) -> None:
+    """Let an endpoint be ejected, or start slowly, for as long as the measurement lasts."""
+    if not health:
+        return
+    first, *_ = core.registry.snapshot.endpoints
+    core.health.configure(HealthPolicy(ejection=1e6, max_ejection=1e6, slow_start=1e6), probing=False)
+    core.health.note(first, Ending.CONNECT_FAILURE, 0.0)
+    if health == "slow":
+        core.health.note(first, Ending.OK, 0.0, sent=0.0)
+
+
+def measure(
+    endpoints: int, decisions: int, prompts: Sequence[InferenceRequest], health: Literal["", "ejected", "slow"] = ""
+) -> list[float]:
+    """Make decisions on a warm fleet; returns what each took, in microseconds.
+
+    Args:
+        endpoints: how many there are.
+        decisions: how many are made.
+        prompts: what is asked for.
+        health: `ejected` or `slow` for a fleet of which one endpoint is ejected, or starts slowly.
+    """
     core = fleet(endpoints)
+    unwell(core, health)
     generator = random.Random(0)  # noqa: S311  breaks ties
     running: deque[str] = deque()
     times = []
@@ -89,6 +113,17 @@ def index_megabytes() -> float:
     return (proc.resident_bytes() - before) / len(index) * MILLION / 1e6
 
 
+def cases() -> list[tuple[str, list[InferenceRequest], Literal["", "ejected", "slow"]]]:
+    """Name what is measured."""
+    short = requests()
+    return [
+        ("decision_us", short, ""),
+        ("decision_ejected_us", short, "ejected"),
+        ("decision_slow_start_us", short, "slow"),
+        ("decision_64_blocks_us", long_prompts(), ""),
+    ]
+
+
 def main() -> None:
     """Run the command; the last line is JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -96,9 +131,9 @@ def main() -> None:
     arguments = parser.parse_args()
     result = {"index_mb_per_million_blocks": round(index_megabytes(), 1)}
     print(f"a million blocks in the index: {result['index_mb_per_million_blocks']} MB")
-    for name, prompts in (("decision_us", requests()), ("decision_64_blocks_us", long_prompts())):
+    for name, prompts, health in cases():
         for size in FLEETS:
-            times = sorted(measure(size, arguments.decisions, prompts))
+            times = sorted(measure(size, arguments.decisions, prompts, health))
             median, p99 = statistics.median(times), times[int(len(times) * 0.99)]
             print(f"{name}_{size}: median {median:6.1f} us, p99 {p99:6.1f} us, fastest {times[0]:6.1f} us")
             result[f"{name}_{size}"] = round(median, 1)

@@ -20,6 +20,7 @@ from ext_proc.assembly import (
     build_core,
     build_model_strategies,
     build_strategies,
+    endpoint_offer,
     endpoint_status,
     exchange_policy,
     pace,
@@ -27,6 +28,7 @@ from ext_proc.assembly import (
     warm_up,
 )
 from ext_proc.config import Config, load, located, parse
+from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
@@ -45,8 +47,9 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.probing import Probing
 from ext_proc.scraping import ScrapeNews
-from ext_proc.sources.eds import EdsWriter, offered
+from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kv_publishers import check_installed
@@ -69,11 +72,6 @@ NAMES_WITHIN_S = 2.0
 
 ACCESS_LOG_SILENCE_S = 30.0
 """Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
-
-RELOADABLE = frozenset(
-    {"default_pool", "pools", "models", "failure_mode", "prompts", "scrape", "dns", "kubernetes", "explain"}
-)
-"""Sections of the configuration that take effect without a restart."""
 
 
 class Service:
@@ -109,6 +107,9 @@ class Service:
         self._keeper = self._make_keeper(config)
         self._draining = Draining(
             self._core.lifecycle, self._core.registry, self._core.health.state, self._keeper.write_eds, self._say
+        )
+        self._probing = Probing(
+            config, self._core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics
         )
         self._watching = Watching(self._keeper, self._core.registry, self._core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
@@ -190,7 +191,7 @@ class Service:
             on_change=news.changed,
             on_source=news.source_read,
             on_name=news.name_looked_up,
-            offer=lambda endpoint: offered(core.health.state(endpoint.slot), core.lifecycle.stage(endpoint.slot)),
+            offer=lambda endpoint: endpoint_offer(core, endpoint, time.monotonic()),
         )
 
     def _make_scraper(self, config: Config) -> Scraper:
@@ -201,7 +202,7 @@ class Service:
             registry=core.registry,
             signals=core.signals,
             is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
-            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say),
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, self._probing.scraped),
         )
 
     def _make_listening(self, config: Config) -> Listening:
@@ -216,6 +217,7 @@ class Service:
         learner = ModelLearner(session, self._core.registry, self._keeper.apply, self._news.model_unknown)
         self._spawn(stack, learner.run())
         self._spawn(stack, self._scraper.run())
+        self._spawn(stack, self._probing.run())
         self._spawn(stack, self._listening.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, self._flush_lines())
@@ -243,6 +245,7 @@ class Service:
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             try:
+                self._probing.tick(time.monotonic())
                 self._core.feedback.expire(time.monotonic())
                 self._draining.advance()
                 self._keeper.write_eds()
@@ -266,12 +269,9 @@ class Service:
         self._keeper.configure(config)
         self._watching.configure(config)
         self._scraper.configure(config, token)
+        self._probing.configure(config)
         self._listening.configure(config)
-        waiting = [
-            name
-            for name in config.__struct_fields__
-            if name not in RELOADABLE and getattr(config, name) != getattr(self._config, name)
-        ]
+        waiting = waiting_for_restart(self._config, config)
         self._config = config
         self._metrics.config_reloaded(applied=True)
         self._say(Event.CONFIG_APPLIED, needs_restart=waiting)
@@ -288,6 +288,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
+            panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
         )
@@ -299,7 +300,7 @@ class Service:
             not_ready=lambda: None if self._ready else "starting or stopping",
             explain=self._explain,
             state=self._state,
-            pages=EndpointPages(self._draining, self._config.admin),
+            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
         ).app()
 
     async def _explain(self, asked: Asked) -> dict[str, Any]:
@@ -325,6 +326,7 @@ class Service:
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),
+            "probes": self._probing.is_degraded(time.monotonic()),
         }
 
     def _count_entry(self, result: str) -> None:

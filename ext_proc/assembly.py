@@ -21,7 +21,7 @@ from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
 from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
-from ext_proc.core.health import HealthMonitor, HealthPolicy
+from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.model import Decision, Endpoint
@@ -37,7 +37,7 @@ from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
-from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.eds import EdsWriter, Offer, offered
 from ext_proc.sources.kubernetes import access as clusters
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.scrape import ScrapeStatus
@@ -73,7 +73,7 @@ class Core(msgspec.Struct, frozen=True):
         """Give state to endpoints that came and take it from those that went."""
         self.lifecycle.follow(change)
         memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
-        follow(change, ledger=self.ledger, index=self.index, memories=memories)
+        follow(change, ledger=self.ledger, index=self.index, memories=memories, greeters=(self.health,))
 
 
 def build_core(
@@ -108,8 +108,7 @@ def build_core(
     known = index if resident is None else MixedIndex(index, resident)
     reports = ResidentIndex() if resident is None else resident
     token_hits = TokenHits(reports)
-    policy = HealthPolicy(config.health.failures, config.health.ejection_s, config.health.max_ejection_s)
-    health = HealthMonitor(policy, observer)
+    health = HealthMonitor(config.health.policy, observer)
     rates, expectations = RateLearner(), Expectations()
     lifecycle = Lifecycle(ledger.load)
     picker = EndpointPicker(
@@ -191,9 +190,12 @@ def endpoint_status(
 ) -> EndpointStatus:
     """Gather what is known of an endpoint."""
     load, source = core.ledger.load(endpoint.slot), core.rates.source(endpoint.slot)
+    health = core.health.status(endpoint.slot, now)
     return EndpointStatus(
         endpoint=endpoint,
-        state=core.health.state(endpoint.slot),
+        health=health,
+        health_age=None if health.since is None else max(now - health.since, 0.0),
+        health_left=None if health.until is None else max(health.until - now, 0.0),
         in_flight=load.in_flight,
         tokens_in_flight=load.tokens,
         queue=max(load.busy_until - now, 0.0),
@@ -208,6 +210,12 @@ def endpoint_status(
         interval=core.signals.interval(endpoint.slot),
         reputation=reputation,
     )
+
+
+def endpoint_offer(core: Core, endpoint: Endpoint, now: float) -> Offer:
+    """Tell how an endpoint is offered to Envoy's fallback policy."""
+    health = core.health.status(endpoint.slot, now)
+    return offered(health.state, core.lifecycle.stage(endpoint.slot), health.share)
 
 
 def pace(core: Core, decision: Decision, address: str) -> float:

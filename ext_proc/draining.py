@@ -60,13 +60,16 @@ class Draining:
         now = self._clock()
         marks = self._order(name, lambda endpoint: self._lifecycle.drain(endpoint, now, seconds))
         if not marks:
-            gone = {mark.endpoint.generation: mark for mark in self._lifecycle.gone}
-            meant = _meant((mark.endpoint for mark in gone.values()), name)
-            marks = [gone[endpoint.generation] for endpoint in meant]
+            marks = self._gone(name)
             for mark in marks:
                 self._lifecycle.drain_gone(mark, now, seconds)
         self.advance()
         return marks
+
+    def find(self, name: str) -> Sequence[Mark]:
+        """Return where endpoints stand, or what still runs at one that is not listed any more."""
+        found = _meant(self._registry.snapshot.endpoints, name)
+        return [self._lifecycle.mark(endpoint) for endpoint in found] or self._gone(name)
 
     async def wait(self, marks: Sequence[Mark], seconds: float) -> None:
         """Wait until none of them is draining any more, or until the time is over."""
@@ -96,6 +99,10 @@ class Draining:
             for endpoint in self._registry.snapshot.endpoints
         ]
         return [*present, *((mark, "removed") for mark in self._lifecycle.gone)]
+
+    def _gone(self, name: str) -> list[Mark]:
+        gone = {mark.endpoint.generation: mark for mark in self._lifecycle.gone}
+        return [gone[each.generation] for each in _meant((mark.endpoint for mark in gone.values()), name)]
 
     def _order(self, name: str, order: Callable[[Endpoint], Mark]) -> list[Mark]:
         marks = []

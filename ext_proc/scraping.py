@@ -21,22 +21,30 @@ class ScrapeNews:
         feedback: learns from what engines did.
         apply: puts a change of endpoints into effect.
         say: writes a log event with its fields.
+        alive: hears of each change of what is wrong with an endpoint's metrics; an empty text if nothing is.
     """
 
     def __init__(
-        self, metrics: Metrics, feedback: Feedback, apply: Callable[[Change], None], say: Callable[..., None]
+        self,
+        metrics: Metrics,
+        feedback: Feedback,
+        apply: Callable[[Change], None],
+        say: Callable[..., None],
+        alive: Callable[[Endpoint, str, Exception | None], None],
     ) -> None:
         self._metrics = metrics
         self._feedback = feedback
         self._apply = apply
         self._say = say
+        self._alive = alive
 
     def scraped(self, result: str, engine: str, missing: tuple[str, ...]) -> None:
         """Count the attempt."""
         self._metrics.scraped(result, engine, missing)
 
     def state_changed(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
-        """Log the change."""
+        """Log the change, and let health weigh it."""
+        self._alive(endpoint, problem, error)
         if not problem:
             self._say(Event.SOURCE_RECOVERED, source="metrics", endpoint=endpoint.address)
             return

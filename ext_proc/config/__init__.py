@@ -2,6 +2,7 @@
 
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
+from ext_proc.config.health import HealthConfig, ProbesConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
@@ -11,7 +12,6 @@ from ext_proc.config.settings import (
     EndpointConfig,
     EnvoyConfig,
     FailureMode,
-    HealthConfig,
     IndexConfig,
     LeasesConfig,
     LogConfig,
@@ -39,6 +39,7 @@ __all__ = [
     "LogConfig",
     "ModelConfig",
     "PoolConfig",
+    "ProbesConfig",
     "PromptsConfig",
     "ScrapeConfig",
     "StrategyConfig",

@@ -102,6 +102,8 @@ def _config_problems(config: Config) -> Iterator[Problem]:
     shortest, longest = config.health.ejection_s, config.health.max_ejection_s
     if longest < shortest:
         yield Problem(("health", "max_ejection_s"), f"{longest:g} is smaller than ejection_s, {shortest:g}")
+    if config.health.probes.path is not None:
+        yield from _problems(_url_path, config.health.probes.path, ("health", "probes", "path"))
     if not re.fullmatch(r"[A-Za-z_]\w*", config.scrape.token_env or "_", re.ASCII):
         # The text is not quoted, since it may be the token itself.
         yield Problem(("scrape", "token_env"), "not the name of an environment variable; the token must not stand here")

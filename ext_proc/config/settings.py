@@ -8,6 +8,7 @@ from msgspec import Meta, field
 
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
+from ext_proc.config.health import HealthConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.section import Port, Seconds, Section
@@ -197,20 +198,6 @@ class LeasesConfig(Section, frozen=True, kw_only=True):
 
     timeout_s: Seconds = 900.0
     renewal_timeout_s: Seconds = 45.0
-
-
-class HealthConfig(Section, frozen=True, kw_only=True):
-    """When an endpoint is left alone after failures.
-
-    Attributes:
-        failures: Failures in a row that eject an endpoint.
-        ejection_s: Seconds of the first ejection; each further one lasts twice as long.
-        max_ejection_s: Seconds of the longest ejection.
-    """
-
-    failures: Annotated[int, Meta(ge=1, le=1_000)] = 2
-    ejection_s: Seconds = 5.0
-    max_ejection_s: Seconds = 60.0
 
 
 class ScrapeConfig(Section, frozen=True, kw_only=True):

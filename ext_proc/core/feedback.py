@@ -11,6 +11,7 @@ from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
 from ext_proc.core.model import GENERATING, Ending, Endpoint, IndexMode, Outcome
 from ext_proc.core.observer import Observer
+from ext_proc.core.patience import Patience
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
@@ -51,6 +52,7 @@ class Feedback:
         self._expectations = expectations
         self._picker = picker
         self._observer = observer
+        self._patience = Patience()
 
     def is_foreign(self, decision_id: str) -> bool:
         """Tell whether another kvpicker of the same Envoy made a decision."""
@@ -177,6 +179,10 @@ class Feedback:
         self, served: Endpoint, lease: Lease, outcome: Outcome, generated: int | None, now: float
     ) -> None:
         ending, knowledge, model = outcome.ending, self._picker.knowledge, lease.decision.request.model
+        if outcome.first_byte is not None:
+            self._patience.began(served.pool, outcome.first_byte)
+        elif ending is Ending.CLIENT_GONE and self._patience.is_exhausted(served.pool, outcome.duration):
+            ending = Ending.TIMEOUT
         self._health.note(served, ending, now, lease.decision.decided_at)
         knowledge.reputations.note(served, ending, now, seconds=outcome.duration, tokens=generated)
         if ending is Ending.OK and model in served.models:

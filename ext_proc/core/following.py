@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from ext_proc.core.ledger import Ledger
+from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
 from ext_proc.core.prefix_index import ObservedIndex
 
@@ -17,7 +18,21 @@ class Memory(Protocol):
         """Forget a slot; an unknown one is no error."""
 
 
-def follow(change: Change, *, ledger: Ledger, index: ObservedIndex, memories: Iterable[Memory] = ()) -> None:
+class Greeter(Protocol):
+    """Wants to hear of endpoints that come."""
+
+    def joined(self, endpoints: Iterable[Endpoint]) -> None:
+        """Take note of endpoints that came."""
+
+
+def follow(
+    change: Change,
+    *,
+    ledger: Ledger,
+    index: ObservedIndex,
+    memories: Iterable[Memory] = (),
+    greeters: Iterable[Greeter] = (),
+) -> None:
     """Give state to endpoints that came and take it from those that went."""
     for endpoint in change.removed:
         ledger.remove(endpoint.slot)
@@ -26,5 +41,7 @@ def follow(change: Change, *, ledger: Ledger, index: ObservedIndex, memories: It
             memory.remove(endpoint.slot)
     for endpoint in change.added:
         ledger.add(endpoint.slot)
+    for greeter in greeters:
+        greeter.joined(change.added)
     for endpoint in (*change.added, *change.updated):
         index.add(endpoint.slot, endpoint.kv_tokens)

@@ -1,109 +1,126 @@
-"""Passive health: outcomes in, states out; an ill endpoint is ejected and let back in one request at a time.
+"""Health: evidence in, states out; a gate that leaves the ill alone and lets the recovered back in with care.
 
 A client's error is not illness, and neither is a busy engine. A refused connection ejects at once, other illness after
-a few in a row. Each ejection lasts twice as long as the one before. If every candidate is ejected, none is.
+a few in a row or when it befalls too large a share of the requests. Each ejection lasts longer than the one before;
+then one request at a time is sent for a trial. Only so many of a pool are ejected: who comes after that is throttled.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
-import msgspec
-
 from ext_proc.core.generator import Generator
+from ext_proc.core.health_book import HealthBook
+from ext_proc.core.health_records import HealthRecord
+from ext_proc.core.health_states import OUT, SERVING, HealthPolicy, HealthState, HealthStatus, Verdict
 from ext_proc.core.model import ILLNESS, Ending, Endpoint, InferenceRequest
 from ext_proc.core.observer import NoObserver, Observer
+from ext_proc.core.probe_trust import ProbeTrust
+
+_PROLONGED = 6.0
+"""Times the longest ejection that failing probes may prolong one to: then a request is tried all the same."""
 
 
-class HealthState(enum.StrEnum):
-    """Where an endpoint stands."""
-
-    READY = "ready"
-    EJECTED = "ejected"
-    PROBING = "probing"
-
-
-class HealthPolicy(msgspec.Struct, frozen=True):
-    """When an endpoint is ejected.
-
-    Attributes:
-        failures: ill outcomes in a row that eject.
-        ejection: seconds of the first ejection.
-        max_ejection: seconds no ejection exceeds.
-        probe_timeout: seconds after which a probe without an outcome makes room for another.
-    """
-
-    failures: int = 2
-    ejection: float = 5.0
-    max_ejection: float = 60.0
-    probe_timeout: float = 30.0
-
-
-class _Record(msgspec.Struct):
-    failures: int = 0
-    ejections: int = 0
-    state: HealthState = HealthState.READY
-    until: float = 0.0
-    ejected_at: float = -inf
+def nobody(_endpoint: Endpoint) -> None:
+    """Do nothing about an endpoint in doubt."""
 
 
 class HealthMonitor:
-    """The state of every endpoint, by slot; a gate for those that may be chosen."""
+    """The state of every endpoint, by slot; a gate for those that may be chosen.
+
+    Attributes:
+        name: of the gate.
+        doubts: called with an endpoint that has something new against it, which a probe may confirm.
+        trust: whether probes say anything.
+    """
 
     name = "health"
 
     def __init__(self, policy: HealthPolicy | None = None, observer: Observer | None = None) -> None:
-        self._policy = policy or HealthPolicy()
-        self._observer = observer or NoObserver()
-        self._records: dict[int, _Record] = {}
-        self._unwell: set[int] = set()
+        self.doubts: Callable[[Endpoint], None] = nobody
+        self.trust = ProbeTrust()
+        self._book = HealthBook(policy or HealthPolicy(), observer or NoObserver())
+        # Looked up once, since every decision and every outcome does.
+        self._records, self._special, self._gate = self._book.records, self._book.special, self._book.gate
+        self.configure(self._book.policy, probing=False)
+
+    def configure(self, policy: HealthPolicy, *, probing: bool) -> None:
+        """Go by another policy from now on; where active probes run, newcomers are to warm up first."""
+        self._book.policy = policy
+        self._gate.slow_start = policy.slow_start
+        self._gate.forget()
+        self._book.probing = probing
+
+    def joined(self, endpoints: Iterable[Endpoint]) -> None:
+        """Take note of endpoints that came.
+
+        Those that come to an empty pool are believed to be ready, since nobody else could serve meanwhile. Later ones
+        warm up first where probes run, and come to their share slowly.
+        """
+        book = self._book
+        for endpoint, is_first in book.members.add(endpoints):
+            if is_first and not book.probing:
+                continue
+            record = book.record(endpoint)
+            record.evidence.proven = not book.probing
+            if not is_first:
+                record.state = HealthState.WARMING if book.probing else HealthState.READY
+                record.slow_from = inf if not book.probing and book.policy.slow_start > 0 else None
+                book.sort(record)
 
     def remove(self, slot: int) -> None:
         """Forget what is known of a slot."""
-        self._records.pop(slot, None)
-        self._unwell.discard(slot)
+        self._book.remove(slot)
 
     @property
     def all_ready(self) -> bool:
-        """Whether no endpoint is ejected or on probation."""
-        return not self._unwell
+        """Whether nothing is known against any endpoint."""
+        return not self._records
 
     def state(self, slot: int) -> HealthState:
         """Return the state of a slot; one without history is ready."""
         record = self._records.get(slot)
         return record.state if record else HealthState.READY
 
-    def eligible(self, candidates: Sequence[Endpoint], now: float) -> Sequence[Endpoint]:
-        """Return the candidates that may be chosen; all of them if all are ejected."""
-        if not self._unwell:
-            return candidates
-        left = [endpoint for endpoint in candidates if self.may_serve(endpoint.slot, now)]
-        return left or candidates
+    def status(self, slot: int, now: float) -> HealthStatus:
+        """Return what people want to know of a slot."""
+        return self._book.status(slot, now)
+
+    def panics(self) -> dict[str, bool]:
+        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them."""
+        return self._book.panics()
 
     def admit(
         self,
         candidates: Sequence[Endpoint],
         request: InferenceRequest,  # noqa: ARG002  health is the same for all
         now: float,
-        generator: Generator,  # noqa: ARG002  and certain
+        generator: Generator,
     ) -> Sequence[Endpoint]:
         """Return the candidates that may be chosen; all of them if all are ejected."""
-        return self.eligible(candidates, now)
+        if not self._special:
+            return candidates
+        return self._gate.admit(candidates, now, generator)
 
     def may_serve(self, slot: int, now: float) -> bool:
-        """Tell whether a slot may be chosen, for a probe at least."""
-        return slot not in self._unwell or self._records[slot].until <= now
+        """Tell whether a slot may be chosen, for a trial or a small share at least."""
+        record = self._special.get(slot)
+        if record is None or record.state in SERVING:
+            return True
+        return record.state in OUT and record.until <= now
 
     def dispatched(self, endpoint: Endpoint, now: float) -> None:
-        """Note that a request was sent; for an endpoint whose ejection is over, this is the probe."""
-        if endpoint.slot not in self._unwell:
+        """Note that a request was sent; for an endpoint whose ejection is over, this is the trial."""
+        record = self._special.get(endpoint.slot)
+        if record is None:
             return
-        record = self._records[endpoint.slot]
-        if record.until <= now:
-            record.until = now + self._policy.probe_timeout
-            self._change(endpoint, record, HealthState.PROBING, "ejection is over")
+        if record.slow_from == inf:
+            self._book.advance(record, now)
+        if record.state in OUT and record.until <= now:
+            record.until = now + self._book.policy.trial
+            self._gate.forget()
+            self._book.change(record, HealthState.PROBING, now, "the ejection is over")
 
     def note(self, endpoint: Endpoint, ending: Ending, now: float, sent: float | None = None) -> None:
         """Learn from how an attempt at the endpoint ended.
@@ -116,47 +133,152 @@ class HealthMonitor:
                 has no say any more: the ejection answered it.
         """
         record = self._records.get(endpoint.slot)
-        if record is None and ending is Ending.OK:
-            return
-        if record is not None and sent is not None and sent < record.ejected_at:
+        if record is None:
+            if ending not in ILLNESS:
+                return
+            record = self._book.record(endpoint)
+        elif sent is not None and sent < record.ejected_at:
             return
         if ending in ILLNESS:
-            self._ill(endpoint, ending, now)
-        elif ending in (Ending.OK, Ending.CLIENT_ERROR):
-            self._well(endpoint)
+            self._failed(record, ending, now)
+        elif ending is Ending.OK or ending is Ending.CLIENT_ERROR:
+            if record.state is not HealthState.EJECTED or sent is not None:
+                self._answered(record, now)
+        elif record.state is HealthState.PROBING:
+            # It said nothing, so that another one may be tried.
+            record.until = min(record.until, now)
+            self._gate.forget()
 
-    def _ill(self, endpoint: Endpoint, ending: Ending, now: float) -> None:
-        record = self._records.setdefault(endpoint.slot, _Record())
-        record.failures += 1
-        refused = ending is Ending.CONNECT_FAILURE
-        if record.state is HealthState.EJECTED or not (
-            refused or record.state is HealthState.PROBING or record.failures >= self._policy.failures
-        ):
-            return
-        policy = self._policy
-        # The exponent is bounded so that a week of ejections does not overflow a float.
-        lasts = min(policy.ejection * 2 ** min(record.ejections, 20), policy.max_ejection)
-        record.ejections += 1
-        record.until = now + lasts
-        record.ejected_at = now
-        self._unwell.add(endpoint.slot)
-        evidence = f"{record.failures} x ill, last: {ending}; ejected for {lasts:g} s"
-        self._change(endpoint, record, HealthState.EJECTED, evidence)
+    def probed(self, endpoint: Endpoint, verdict: Verdict, found: str, now: float) -> None:
+        """Learn from an active probe.
 
-    def _well(self, endpoint: Endpoint) -> None:
+        Args:
+            endpoint: who was probed.
+            verdict: what the answer means.
+            found: the answer in a word, such as `http_503`.
+            now: monotonic seconds.
+        """
+        if verdict is Verdict.GOOD:
+            self.trust.confirmed(endpoint.pool, now)
         record = self._records.get(endpoint.slot)
-        # Answers of requests sent before the ejection say nothing about the time since.
-        if record is None or record.state is HealthState.EJECTED:
-            return
-        if record.state is HealthState.PROBING:
-            self._unwell.discard(endpoint.slot)
-            self._change(endpoint, record, HealthState.READY, "the probe was answered")
-            record.failures = 0
-        elif record.failures:
-            record.failures = 0
+        if record is None:
+            if verdict is not Verdict.FAILED and verdict is not Verdict.LOADING:
+                return
+            record = self._book.record(endpoint)
+        record.loading = verdict is Verdict.LOADING
+        if verdict is Verdict.GOOD:
+            record.evidence.probe(failed=False, now=now)
+            self._probe_passed(record, now)
+        elif verdict is Verdict.LOADING:
+            record.evidence.good_probes = 0
+            self._book.warm(record, now, f"says that it loads ({found})")
+        elif verdict is Verdict.FAILED and self.trust.holds(endpoint.pool):
+            self._probe_failed(record, found, now)
         else:
-            record.ejections = 0
+            self._is_alive(record, verdict, found, now)
+        self._book.weigh(record, now)
 
-    def _change(self, endpoint: Endpoint, record: _Record, state: HealthState, evidence: str) -> None:
-        record.state = state
-        self._observer.health_changed(endpoint, state, evidence)
+    def scraped(self, endpoint: Endpoint, now: float, *, answered: bool) -> None:
+        """Learn whether an endpoint's metrics can be read."""
+        record = self._records.get(endpoint.slot)
+        if record is None:
+            if answered:
+                return
+            record = self._book.record(endpoint)
+        if answered:
+            record.evidence.silent_since = None
+        elif record.evidence.silent_since is None:
+            record.evidence.silent_since = now
+            self.doubts(endpoint)
+        self._book.weigh(record, now)
+
+    def compared(self, endpoint: Endpoint, slowness: float, now: float) -> None:
+        """Learn how slow an endpoint is: its latency over that of its peers."""
+        record = self._records.get(endpoint.slot)
+        if record is None:
+            if slowness < self._book.policy.slow:
+                return
+            record = self._book.record(endpoint)
+        record.evidence.slowness = slowness
+        self._book.weigh(record, now)
+
+    def tick(self, now: float) -> None:
+        """Let time count against and for endpoints; about once a second."""
+        for record in list(self._records.values()):
+            self._book.advance(record, now)
+        self.trust.keep(self._book.members.pools.keys())
+
+    def _failed(self, record: HealthRecord, ending: Ending, now: float) -> None:
+        evidence, policy = record.evidence, self._book.policy
+        evidence.outcome(ill=True, now=now)
+        if record.state is HealthState.EJECTED or record.state is HealthState.WARMING:
+            return
+        reason = ""
+        if ending is Ending.CONNECT_FAILURE or record.state is HealthState.PROBING or evidence.row >= policy.failures:
+            reason = ending.value
+        elif evidence.ratio >= policy.failure_ratio and evidence.samples >= policy.least_samples:
+            reason = "failure_ratio"
+        if reason:
+            found = f"{evidence.row} ill in a row, last: {ending}; {evidence.ratio:.0%} failed lately"
+            self._book.eject(record, reason, found, now)
+        self._book.weigh(record, now)
+        self.doubts(record.endpoint)
+
+    def _answered(self, record: HealthRecord, now: float) -> None:
+        evidence, pool = record.evidence, record.endpoint.pool
+        if evidence.failed_probes >= self._book.policy.failed_probes and self.trust.contradicted(pool, now):
+            self._distrust_probes(pool, now)
+        evidence.outcome(ill=False, now=now)
+        if record.state is HealthState.EJECTED:
+            self._book.change(record, HealthState.PROBING, now, "a request was answered that was sent all the same")
+        if record.state is HealthState.PROBING:
+            self._book.start(record, now, "the trial request was answered")
+        elif record.state is HealthState.WARMING:
+            self._book.start(record, now, "it answered a request")
+        self._book.weigh(record, now)
+
+    def _distrust_probes(self, pool: str, now: float) -> None:
+        for slot in self._book.members.pools.get(pool, ()):
+            record = self._records.get(slot)
+            if record is not None:
+                record.evidence.believe_in_life()
+                if record.state is HealthState.WARMING and not record.loading:
+                    self._book.start(record, now, "probes fail although requests are answered")
+
+    def _probe_failed(self, record: HealthRecord, found: str, now: float) -> None:
+        evidence, policy = record.evidence, self._book.policy
+        evidence.probe(failed=True, now=now)
+        record.confirmed = True
+        if record.state is HealthState.EJECTED:
+            latest = record.ejected_at + _PROLONGED * policy.max_ejection
+            record.until = max(record.until, min(now + policy.ejection, latest))
+            self._gate.forget()
+        elif record.state is HealthState.PROBING:
+            self._book.eject(record, "probe", f"a probe failed: {found}", now)
+        elif record.state is not HealthState.WARMING:
+            if not evidence.proven:
+                self._book.warm(record, now, f"it never answered, and a probe failed: {found}")
+            self.doubts(record.endpoint)
+
+    def _is_alive(self, record: HealthRecord, verdict: Verdict, found: str, now: float) -> None:
+        """Take an answer that says no more than that somebody is there."""
+        record.evidence.believe_in_life()
+        record.evidence.proven = True
+        if record.state is HealthState.WARMING and verdict is not Verdict.BUSY:
+            self._book.start(record, now, f"a probe says nothing ({found})")
+        elif record.state is HealthState.EJECTED and record.confirmed:
+            record.until = min(record.until, now)
+            self._gate.forget()
+
+    def _probe_passed(self, record: HealthRecord, now: float) -> None:
+        count, needed = record.evidence.good_probes, self._book.policy.good_probes
+        if record.state in OUT and record.confirmed:
+            # Probes saw the illness, so that they can see its end too.
+            if record.state is HealthState.EJECTED:
+                record.until = min(record.until, now)
+                self._book.change(record, HealthState.PROBING, now, "a probe was answered")
+                self._gate.forget()
+            if count >= needed:
+                self._book.start(record, now, f"{count} good probes")
+        elif record.state is HealthState.WARMING and count >= needed:
+            self._book.start(record, now, f"{count} good probes")

@@ -87,11 +87,10 @@ class Lifecycle:
         if known is not None and known[0] is candidates:
             return known[1]
         out = self._marks.keys() | self._unready
-        left = Candidates(endpoint for endpoint in candidates if endpoint.slot not in out)
-        if not isinstance(candidates, Candidates):
-            return left if len(left) < len(candidates) else candidates
-        if len(left) == len(candidates):
-            left = candidates
+        kept = [endpoint for endpoint in candidates if endpoint.slot not in out]
+        if not isinstance(candidates, Candidates):  # made for one decision, and never seen again
+            return kept if len(kept) < len(candidates) else candidates
+        left = candidates if len(kept) == len(candidates) else Candidates(kept)
         if len(self._rows) >= _MOST_ROWS:
             self._rows.clear()
         self._rows[id(candidates)] = (candidates, left)

@@ -32,8 +32,8 @@ class Observer(Protocol):
     def strategy_failed(self, strategy: str, error: BaseException) -> None:
         """A strategy raised or returned nonsense and was replaced for one request."""
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
-        """An endpoint changed its state of health."""
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
+        """An endpoint changed its state of health; `reason`, a metric label, says why it was ejected if it was."""
 
 
 class NoObserver:
@@ -60,5 +60,5 @@ class NoObserver:
     def strategy_failed(self, strategy: str, error: BaseException) -> None:
         """Ignore it."""
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
         """Ignore it."""

@@ -20,13 +20,20 @@ from types import MappingProxyType
 
 import msgspec
 
-from ext_proc.core.health import HealthMonitor, HealthState
+from ext_proc.core.health import HealthMonitor
+from ext_proc.core.health_states import HealthState
 from ext_proc.core.model import ILLNESS, Ending, Endpoint
 
 _MEMORY = 0.9
 _HALF_LIFE = 120.0
 _HEALTH: Mapping[HealthState, float] = MappingProxyType(
-    {HealthState.READY: 1.0, HealthState.PROBING: 0.5, HealthState.EJECTED: 0.1}
+    {
+        HealthState.READY: 1.0,
+        HealthState.DEGRADED: 0.7,
+        HealthState.PROBING: 0.5,
+        HealthState.WARMING: 1.0,
+        HealthState.EJECTED: 0.1,
+    }
 )
 
 

@@ -14,6 +14,7 @@ import msgspec
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
+from ext_proc.core.lifecycle import Lifecycle, Stage
 from ext_proc.core.model import BlockHash, Ending, Endpoint
 from ext_proc.core.pool import Change, EndpointSpec, Registry
 from ext_proc.core.prefix_index import ObservedIndex
@@ -42,6 +43,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
         tokens_in_flight: prompt and expected output tokens of those.
         queue_s: seconds of prefill in front.
         ejected: True if it may not be chosen.
+        lifecycle: its stage by an operator's word.
         blocks: blocks of prompts it is believed to hold.
         newest_blocks: hashes of those used last, in hexadecimal, latest first.
     """
@@ -59,6 +61,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     tokens_in_flight: int = 0
     queue_s: float = 0.0
     ejected: bool = False
+    lifecycle: Stage = Stage.ACTIVE
     blocks: int = 0
     newest_blocks: tuple[str, ...] = ()
 
@@ -105,6 +108,10 @@ class Parts(Protocol):
     @property
     def health(self) -> HealthMonitor:
         """Which endpoints may be chosen."""
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Which endpoints an operator has taken out."""
 
     @property
     def rates(self) -> RateLearner:
@@ -162,6 +169,7 @@ def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share:
         tokens_in_flight=load.tokens,
         queue_s=max(load.busy_until - now, 0.0),
         ejected=not parts.health.may_serve(slot, now),
+        lifecycle=parts.lifecycle.stage(slot),
         blocks=parts.index.blocks(slot),
         newest_blocks=tuple(f"{block:016x}" for block in parts.index.newest(slot, share)),
     )
@@ -215,6 +223,8 @@ def _put_back(known: EndpointState, sole_model: str | None, parts: Parts, now: f
         parts.rates.assume(slot, known.learnt_rate, RateSource[known.learnt_from])
     if known.ejected:
         parts.health.note(endpoint, Ending.CONNECT_FAILURE, now)
+    if known.lifecycle is not Stage.ACTIVE:
+        parts.lifecycle.cordon(endpoint)
     chain: list[BlockHash] = [int(text, 16) for text in known.newest_blocks]
     parts.index.add(slot, _BOUNDLESS)
     parts.index.learn(slot, chain, 0)

@@ -62,6 +62,8 @@ def introduce(console: Console, stack: Stack) -> None:
         curl(stack.url, stack.model),
         "ask where a request would go, or with curl's -i -H 'x-kvpicker-explain: 1' where it went:",
         f"kvpicker explain --request body.json --admin {stack.admin_url}",
+        "take an engine out, and wait until its requests have ended:",
+        f"kvpicker drain {stack.engines[0].address} --wait --admin {stack.admin_url} --token-file {stack.token_file}",
         "",
     )
     for line in lines:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import secrets
 import socket
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import AsyncExitStack
@@ -94,6 +95,11 @@ class Stack:
         return self.engines[0].models[0]
 
     @property
+    def token_file(self) -> Path:
+        """The token that changes the state of endpoints, made for this run."""
+        return self._config.with_name("admin-token")
+
+    @property
     def simulated(self) -> bool:
         """Whether the engines are simulated ones."""
         return self.engines[0].simulated
@@ -143,6 +149,8 @@ class Stack:
 
     async def _start_kvpicker(self, stack: AsyncExitStack, lifeline: Lifeline) -> str:
         self._config = lifeline.folder / "kvpicker.yaml"
+        self.token_file.touch(mode=0o600)
+        self.token_file.write_text(secrets.token_urlsafe() + "\n", encoding="ascii")
         self._write_config()
         with self._steps.step("starting kvpicker"):
             child = Child("kvpicker", lifeline, *kvpicker("serve", self._config), announces="admin")
@@ -183,7 +191,7 @@ class Stack:
             pools[PROBE] = {"endpoints": [{"address": self._probe, "models": [PROBE]}]}
         config = {
             "listen": [f"{HOST}:0"],
-            "admin": {"listen": f"{HOST}:0"},
+            "admin": {"listen": f"{HOST}:0", "token_file": str(self.token_file)},
             "default_pool": POOL,
             "pools": pools,
             "envoy": {"endpoints_file": str(self._endpoints_file)},

@@ -75,36 +75,44 @@ async def give(order: Order, admins: Sequence[str]) -> int:
 
 
 async def _give(order: Order, admin: str) -> int:
-    url = page(admin, f"/endpoints/{quote(order.endpoint, safe='')}/{order.verb}")
+    url = page(admin, f"/endpoints/{quote(order.endpoint, safe='')}")
     headers = {"Authorization": f"Bearer {order.token}"}
     if order.verb != "drain":
-        return _concluded(order, await ask("POST", url, headers=headers))
+        return _concluded(order, await ask("POST", f"{url}/{order.verb}", headers=headers))
     until = time.monotonic() + order.deadline
     answer = await _drain(url, headers, until)
-    if order.wait and answer.status in (HTTPStatus.OK, HTTPStatus.ACCEPTED):
-        running = counted(_running(answer), "request")
-        order.say(f"{order.endpoint}: {running} running, {order.deadline:g} s to the deadline")
-    while order.wait and answer.status == HTTPStatus.ACCEPTED:
-        answer = await _patient(order, url, headers, until)
+    if not order.wait or answer.status != HTTPStatus.ACCEPTED:
+        return _concluded(order, answer)
+    running = counted(sum(int(row["running"]) for row in answer.told["endpoints"]), "request")
+    order.say(f"{order.endpoint}: {running} running, {order.deadline:g} s to the deadline")
+    while answer.status == HTTPStatus.ACCEPTED:
+        instance, answer = answer.told.get("instance"), await _watch(order, url, headers, until)
+        if answer.told.get("instance", instance) != instance:
+            answer = await _drain(url, headers, until)
+    if answer.status == HTTPStatus.NOT_FOUND:
+        order.say(f"{order.endpoint}: not listed any more, and nothing runs there")
+        return DONE
     return _concluded(order, answer)
 
 
-async def _patient(order: Order, url: str, headers: Mapping[str, str], until: float) -> Answer:
-    """Ask again for as long as the deadline allows: a kvpicker that is restarted meanwhile answers again soon."""
+async def _watch(order: Order, url: str, headers: Mapping[str, str], until: float) -> Answer:
+    """Ask how it goes; a kvpicker that was restarted meanwhile, and forgot the order, gets it again."""
+    try:
+        return await ask("GET", url, query={"wait": f"{HOLD_S:g}s"}, timeout_s=HOLD_S + GRACE_S)
+    except Unreachable as error:
+        order.say(f"{error.message}; trying again")
     while True:
+        await asyncio.sleep(RETRY_S)
         try:
-            return await _drain(url, headers, until, HOLD_S)
-        except Unreachable as error:
+            return await _drain(url, headers, until)
+        except Unreachable:
             if time.monotonic() > until:
                 raise
-            order.say(f"{error.message}; trying again")
-            await asyncio.sleep(RETRY_S)
 
 
-async def _drain(url: str, headers: Mapping[str, str], until: float, hold: float = 0.0) -> Answer:
+async def _drain(url: str, headers: Mapping[str, str], until: float) -> Answer:
     left = max(until - time.monotonic(), 0.0)
-    query = {"deadline": f"{left:.3f}", "wait": f"{hold:.3f}"} if hold else {"deadline": f"{left:.3f}"}
-    return await ask("POST", url, query=query, headers=headers, timeout_s=hold + GRACE_S)
+    return await ask("POST", f"{url}/drain", query={"deadline": f"{left:.3f}"}, headers=headers, timeout_s=GRACE_S)
 
 
 def _concluded(order: Order, answer: Answer) -> int:
@@ -129,10 +137,6 @@ def _one(order: Order, row: Mapping[str, Any]) -> int:
         return DONE
     order.say(f"{row['address']}: the deadline passed while {counted(row['left'], 'request')} still ran")
     return REQUESTS_LEFT
-
-
-def _running(answer: Answer) -> int:
-    return sum(int(row["running"]) for row in answer.told["endpoints"])
 
 
 def _refused(answer: Answer) -> ConfigError:

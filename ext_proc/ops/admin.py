@@ -177,7 +177,14 @@ async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
     """
     host, _, port = addresses.listening(address).rpartition(":")
     # Bodies to explain stay as they are: decompressing them is part of what is explained.
-    runner = web.AppRunner(app, access_log=None, shutdown_timeout=SHUTDOWN_SECONDS, auto_decompress=False)
+    # Whoever leaves does not wait any more.
+    runner = web.AppRunner(
+        app,
+        access_log=None,
+        shutdown_timeout=SHUTDOWN_SECONDS,
+        auto_decompress=False,
+        handler_cancellation=True,
+    )
     await runner.setup()
     try:
         try:
@@ -209,9 +216,10 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "labels": dict(endpoint.labels),
         "kv_tokens": endpoint.kv_tokens,
         "name": endpoint.name or None,
-        "state": status.state,
         "lifecycle": status.lifecycle,
         "drain_deadline_s": None if status.drain_deadline is None else round(status.drain_deadline, 3),
+        "state": status.health.state,
+        "health": _health(status),
         "in_flight": status.in_flight,
         "tokens_in_flight": status.tokens_in_flight,
         "queue_ms": round(status.queue * 1e3, 3),
@@ -221,6 +229,20 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "rate_source": status.rate_source or None,
         "reputation": round(status.reputation, 3),
         "metrics": _metrics(status),
+    }
+
+
+def _health(status: EndpointStatus) -> dict[str, Any]:
+    """Why it stands where it stands, and for how long."""
+    health, age, left = status.health, status.health_age, status.health_left
+    return {
+        "since_s": None if age is None else round(age, 3),
+        "evidence": health.evidence or None,
+        "until_s": None if left is None else round(left, 3),
+        "share": round(health.share, 4),
+        "failure_ratio": round(health.failure_ratio, 3),
+        "ejections": health.ejections,
+        "score": round(status.reputation, 3),
     }
 
 

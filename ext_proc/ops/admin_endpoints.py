@@ -21,6 +21,7 @@ LONGEST_WAIT_S = 3_600.0
 
 QUERIES: Mapping[str, Sequence[str]] = {
     "/endpoints": (),
+    "/endpoints/{address}": ("wait",),
     "/endpoints/{address}/drain": ("deadline", "wait"),
     "/endpoints/{address}/undrain": (),
     "/endpoints/{address}/cordon": (),
@@ -40,6 +41,9 @@ class Orders(Protocol):
     def drain(self, name: str, seconds: float) -> Sequence[Mark]:
         """Drain endpoints within so many seconds."""
 
+    def find(self, name: str) -> Sequence[Mark]:
+        """Return where endpoints stand."""
+
     async def wait(self, marks: Sequence[Mark], seconds: float) -> None:
         """Wait until none of them is draining any more, or until the time is over."""
 
@@ -56,16 +60,19 @@ class EndpointPages:
     Args:
         orders: carries out what is asked.
         config: names the token.
+        instance: a name that no other kvpicker has, nor this one after a restart, which forgets all orders.
     """
 
-    def __init__(self, orders: Orders, config: AdminConfig) -> None:
+    def __init__(self, orders: Orders, config: AdminConfig, instance: str) -> None:
         self._orders = orders
         self._config = config
+        self._instance = instance
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
         return [
             web.get("/endpoints", self.endpoints),
+            web.get("/endpoints/{address}", self.endpoint),
             web.post("/endpoints/{address}/drain", self._with_token(self.drain)),
             web.post("/endpoints/{address}/undrain", self._with_token(self.undrain)),
             web.post("/endpoints/{address}/cordon", self._with_token(self.cordon)),
@@ -75,6 +82,16 @@ class EndpointPages:
         """List every endpoint with where it stands."""
         rows = [{**self._row(mark), "state": state} for mark, state in self._orders.listed()]
         return _page({"endpoints": rows})
+
+    async def endpoint(self, request: web.Request) -> web.Response:
+        """Show where an endpoint stands; hold the answer back for `?wait=` at most while it is draining."""
+        try:
+            wait = min(_duration(request, "wait", 0.0), LONGEST_WAIT_S)
+        except ValueError as error:
+            return _page({"error": str(error)}, HTTPStatus.BAD_REQUEST)
+        marks = self._orders.find(request.match_info["address"])
+        await self._orders.wait(marks, wait)
+        return self._answer(request, marks)
 
     async def cordon(self, request: web.Request) -> web.Response:
         """Let an endpoint take no new request."""
@@ -106,7 +123,8 @@ class EndpointPages:
             return _page({"error": error}, HTTPStatus.NOT_FOUND)
         goes_on = any(mark.stage is Stage.DRAINING for mark in marks)
         rows = [self._row(mark) for mark in marks]
-        return _page({"endpoints": rows}, HTTPStatus.ACCEPTED if goes_on else HTTPStatus.OK)
+        told = {"instance": self._instance, "endpoints": rows}
+        return _page(told, HTTPStatus.ACCEPTED if goes_on else HTTPStatus.OK)
 
     def _row(self, mark: Mark) -> dict[str, Any]:
         remaining, endpoint = self._orders.remaining(mark), mark.endpoint

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from ext_proc.core.health_states import HealthStatus
 from ext_proc.core.model import Endpoint
 from ext_proc.core.signals import EngineSignals, Interval
 from ext_proc.ops import families
@@ -34,9 +35,11 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         endpoint: the endpoint.
-        state: its state of health.
         lifecycle: where it stands by an operator's word.
         drain_deadline: seconds until its drain ends at the latest; None while it is not draining.
+        health: its health.
+        health_age: seconds since its state changed; None if it never did.
+        health_left: seconds until its ejection, or its trial, ends; None where there is none.
         in_flight: requests in flight.
         tokens_in_flight: prompt and expected output tokens in flight.
         queue: estimated wait for the work in front, seconds.
@@ -55,9 +58,11 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     endpoint: Endpoint
-    state: str = "ready"
     lifecycle: str = "active"
     drain_deadline: float | None = None
+    health: HealthStatus = HealthStatus()
+    health_age: float | None = None
+    health_left: float | None = None
     in_flight: int = 0
     tokens_in_flight: float = 0
     queue: float = 0.0
@@ -82,6 +87,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
         endpoints: every endpoint with its status.
         leases: how many requests are believed to be in flight.
         degraded: reasons for deciding with less than kvpicker should know, and whether each holds.
+        panics: of each pool, whether ill endpoints are used because there would be too few without them.
         reuse: share of recent prompt tokens that earlier prompts held; None while there were none.
         version: version of kvpicker.
     """
@@ -89,6 +95,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     endpoints: Callable[[], Sequence[EndpointStatus]]
     leases: Callable[[], int]
     degraded: Callable[[], Mapping[str, bool]]
+    panics: Callable[[], Mapping[str, bool]]
     reuse: Callable[[], float | None]
     version: str
 
@@ -134,6 +141,8 @@ class KvpickerCollector(Collector):
         yield _filled(families.LEASES, [((), gauges.leases())])
         yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
+        panics = gauges.panics().items()
+        yield _filled(families.HEALTH_PANIC, [((printable(pool),), on) for pool, on in panics])
         reuse = gauges.reuse()
         yield _filled(families.PREFIX_REUSE, [] if reuse is None else [((), reuse)])
         errors = [(key, share.value) for key, share in self._metrics.prediction_errors.items()]
@@ -165,7 +174,7 @@ def _endpoint_gauges(statuses: Sequence[EndpointStatus]) -> Iterator[Metric]:
     heard = [(at, status) for at, status in zip(labels, statuses, strict=True) if status.kv_silence is not None]
     yield _filled(families.KV_SILENCE, [(at, status.kv_silence or 0.0) for at, status in heard])
     yield _filled(families.KV_BLOCKS, [(at, status.kv_blocks) for at, status in heard])
-    states = [status.state for status in statuses]
+    states = [status.health.state for status in statuses]
     yield _filled(families.STATE, [((*at, state), 1) for at, state in zip(labels, states, strict=True)])
     stages = [status.lifecycle for status in statuses]
     yield _filled(families.LIFECYCLE, [((*at, stage), 1) for at, stage in zip(labels, stages, strict=True)])

@@ -22,6 +22,7 @@ Pace: TypeAlias = "Callable[[Decision, str], float | None]"
 _WHY_REMOVED = {
     "model": "does not serve the model",
     "subset": "the gateway does not allow it",
+    "lifecycle": "cordoned, draining or drained by an operator",
     "health": "ejected after failures",
 }
 

@@ -104,6 +104,17 @@ EXCHANGE_FAILURES = _counter(
 )
 STRATEGY_FAILURES = _counter("strategy_failures", "Decisions that another strategy had to make.", "strategy")
 HEALTH_CHANGES = _counter("health_changes", "Changes of the state of endpoints, by the state entered.", "state")
+EJECTIONS = _counter(
+    "ejections",
+    "Ejections of endpoints, by what caused them: how a request ended, failure_ratio, probe or silent.",
+    "reason",
+)
+PROBES = _counter(
+    "probes", "Active probes, by what they found: good, loading, busy, failed, unsupported, or local.", "result"
+)
+HEALTH_PANIC = _gauge(
+    "health_panic", "1 while ill endpoints of a pool are used because there would be too few without them.", "pool"
+)
 LEASES = _gauge("leases", "Requests believed to be in flight.")
 LEASES_EXPIRED = _counter("leases_expired", "Requests whose end was never heard of.")
 ACCESS_LOG_ENTRIES = _counter("access_log_entries", "Access log entries received from Envoy.", "result")

@@ -51,7 +51,7 @@ class FanOut:
         for observer in self._observers:
             observer.strategy_failed(strategy, error)
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
         """Forward it."""
         for observer in self._observers:
-            observer.health_changed(endpoint, state, evidence)
+            observer.health_changed(endpoint, state, evidence, reason)

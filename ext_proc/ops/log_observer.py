@@ -121,9 +121,11 @@ class LogObserver(NoObserver):
         """Log `strategy_failed` with the place in the code."""
         self._limited(Event.STRATEGY_FAILED, strategy, {"strategy": strategy, **_evidence(error)})
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
         """Log `health_changed`."""
         fields = {"endpoint": endpoint.address, "pool": endpoint.pool, "state": state, "evidence": evidence}
+        if reason:
+            fields["reason"] = reason
         self._limited(Event.HEALTH_CHANGED, "", fields)
 
     def close(self) -> None:

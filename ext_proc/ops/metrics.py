@@ -48,6 +48,7 @@ class Metrics(NoObserver):
         self._exact = self.tallies[families.PREDICTIONS_EXACT]
         self._token_lookups = self.tallies[families.TOKEN_LOOKUPS]
         self._entries = self.tallies[families.ACCESS_LOG_ENTRIES]
+        self._probes = self.tallies[families.PROBES]
         self._scrapes = self.tallies[families.SCRAPES]
         self._missing = self.tallies[families.SCRAPE_MISSING]
 
@@ -93,9 +94,15 @@ class Metrics(NoObserver):
         """Count the failure by strategy."""
         self.tallies[families.STRATEGY_FAILURES].add((strategy,))
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
-        """Count the change by the state entered."""
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
+        """Count the change by the state entered, and an ejection by its reason."""
         self.tallies[families.HEALTH_CHANGES].add((state,))
+        if reason:
+            self.tallies[families.EJECTIONS].add((reason,))
+
+    def probed(self, result: str) -> None:
+        """Count an active probe by what it found."""
+        self._probes.counts[(result,)] += 1
 
     @property
     def reload_success(self) -> bool:

@@ -34,14 +34,17 @@ class HostHealth(enum.StrEnum):
 
 
 class Offer(NamedTuple):
-    """How an endpoint is offered to the fallback policy; a weight of None is that of everybody."""
+    """How an endpoint is offered to the fallback policy, and its share of what others get, in [0, 1]."""
 
     health: HostHealth = HostHealth.HEALTHY
-    weight: int | None = None
+    share: float = 1.0
 
 
 HEALTHY = Offer()
 
+
+_FULL_WEIGHT = 10
+"""In tenths, so that a share that grows is written a few times only."""
 
 _BY_STATE = {
     "warming": HostHealth.UNHEALTHY,
@@ -51,13 +54,13 @@ _BY_STATE = {
 }
 
 
-def offered(state: str, stage: Stage) -> Offer:
-    """Offer an endpoint by its state of health, unless it is unready or an operator has taken it out."""
+def offered(state: str, stage: Stage, share: float = 1.0) -> Offer:
+    """Offer an endpoint by its health and the share it may have, unless it is unready or an operator took it out."""
     if stage is Stage.UNREADY:
         return Offer(HostHealth.UNHEALTHY)
     if stage is not Stage.ACTIVE:
         return Offer(HostHealth.DRAINING)
-    return Offer(_BY_STATE.get(state, HostHealth.HEALTHY))
+    return Offer(_BY_STATE.get(state, HostHealth.HEALTHY), share)
 
 
 def everybody(_endpoint: Endpoint) -> Offer:
@@ -120,16 +123,18 @@ def _assignment(snapshot: Snapshot, cluster: str, offer: Callable[[Endpoint], Of
     offers = {endpoint.slot: offer(endpoint) for endpoint in snapshot.by_pool.get(snapshot.default_pool or "", ())}
     if all(offered.health in (HostHealth.UNHEALTHY, HostHealth.DRAINING) for offered in offers.values()):
         offers = {s: HEALTHY if o.health is HostHealth.UNHEALTHY else o for s, o in offers.items()}
+    weighted = any(offered.share < 1.0 for offered in offers.values())
     endpoints = sorted(snapshot.endpoints, key=lambda endpoint: endpoint.address)
-    hosts = [_host(endpoint, offers.get(endpoint.slot, Offer(HostHealth.UNHEALTHY))) for endpoint in endpoints]
+    others = Offer(HostHealth.UNHEALTHY)
+    hosts = [_host(endpoint, offers.get(endpoint.slot, others), weighted=weighted) for endpoint in endpoints]
     localities = [{"lb_endpoints": hosts}] if hosts else []
     return {"@type": TYPE_URL, "cluster_name": cluster, "endpoints": localities}
 
 
-def _host(endpoint: Endpoint, offer: Offer) -> dict[str, Any]:
+def _host(endpoint: Endpoint, offer: Offer, *, weighted: bool) -> dict[str, Any]:
     host, _, port = endpoint.address.rpartition(":")
     address = {"socket_address": {"address": host.strip("[]"), "port_value": int(port)}}
-    weight = {} if offer.weight is None else {"load_balancing_weight": offer.weight}
+    weight = {"load_balancing_weight": max(round(_FULL_WEIGHT * offer.share), 1)} if weighted else {}
     return {"endpoint": {"address": address}, "health_status": offer.health.value, **weight}
 
 

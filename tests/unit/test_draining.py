@@ -5,20 +5,25 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import re
+import shlex
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from ext_proc.app import Service
 from ext_proc.assembly import check
-from ext_proc.cli import main
+from ext_proc.cli import main, parser
 from ext_proc.config import load
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.lifecycle import Mark
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
+from ext_proc.ops.admin import serve
 from tests.waiting import until
 
 A, B, V6 = "10.0.0.11:8000", "10.0.0.12:8000", "[fd00::13]:8000"
@@ -215,6 +220,84 @@ async def test_mistakes_are_told(running: Running, path: str, status: int, said:
     assert {mark.stage for mark, _ in running.service._draining.listed()} == {"active"}
 
 
+async def test_who_leaves_does_not_wait_any_more(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks that are killed and come again do not pile up here; the drain itself goes on."""
+    decision = running.pick(A)
+    waiting: list[float] = []
+    wait = running.service._draining.wait
+
+    async def counted(marks: Sequence[Mark], seconds: float) -> None:
+        waiting.append(seconds)
+        try:
+            await wait(marks, seconds)
+        finally:
+            waiting.remove(seconds)
+
+    monkeypatch.setattr(running.service._draining, "wait", counted)
+    call = asyncio.create_task(running.call(f"/endpoints/{A}/drain?wait=1h"))
+    await until(lambda: waiting == [3600])
+    call.cancel()
+    await until(lambda: not waiting)
+    assert running.service._core.lifecycle.stage(decision.chosen.slot) == "draining"
+
+
+async def test_the_command_goes_on_when_kvpicker_is_restarted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """A connection that breaks while it waits is made again; the order, which it forgot, is given again."""
+    deadlines: list[float] = []
+    watched: list[str] = []
+
+    def answer(stage: str) -> web.Response:
+        row = {"address": A, "lifecycle": stage, "running": 1, "left": 0}
+        told = {"instance": "a" if len(watched) < 3 else "b", "endpoints": [row]}
+        return web.json_response(told, status=202 if stage == "draining" else 200)
+
+    async def drain(request: web.Request) -> web.Response:
+        deadlines.append(float(request.query["deadline"]))
+        if len(deadlines) == 2 and request.transport is not None:
+            request.transport.abort()
+        return answer("draining")
+
+    async def watch(request: web.Request) -> web.Response:
+        watched.append(request.query["wait"])
+        if len(watched) < 3 and request.transport is not None:  # the client asks twice by itself
+            request.transport.abort()
+        return answer("active" if len(watched) == 3 else "drained")
+
+    monkeypatch.setenv("KVPICKER_ADMIN_TOKEN", TOKEN)
+    app = web.Application()
+    app.router.add_post("/endpoints/{address}/drain", drain)
+    app.router.add_get("/endpoints/{address}", watch)
+    async with serve(app, "127.0.0.1:0") as admin:
+        arguments = ["drain", A, "--wait", "--deadline", "1m", "--admin", admin]
+        assert await asyncio.to_thread(main, arguments) == 0
+    assert (len(deadlines), len(watched)) == (4, 4)
+    assert deadlines == sorted(deadlines, reverse=True)
+    assert deadlines[2] < 60
+    assert "trying again" in capfd.readouterr().err
+
+
+def _commands(page: str) -> list[str]:
+    text = (Path(__file__).parents[2] / "deploy" / page).read_text("utf-8")
+    blocks = re.findall(r"```(?:sh|yaml)\n(.*?)```", text, re.DOTALL)
+    joined = "\n".join(blocks).replace("\\\n", " ").replace("\n              --admin", " --admin")
+    return re.findall(r"kvpicker (?:drain|cordon|undrain|endpoints)[^#'\n]*", joined)
+
+
+@pytest.mark.parametrize("command", _commands("lifecycle.md"))
+def test_the_commands_of_the_page_are_understood(command: str) -> None:
+    """Copied from there they mean something."""
+    parsed = parser().parse_args(shlex.split(command)[1:])
+    assert parsed.endpoint in ("10.0.0.11:8000", "$POD_IP:8000")
+
+
+def test_the_page_has_commands() -> None:
+    """And the hook among them names both kvpickers."""
+    assert len(_commands("lifecycle.md")) >= 3
+    assert any(command.count("--admin") == 2 and "--missing-ok" in command for command in _commands("lifecycle.md"))
+
+
 async def test_changes_are_no_reading(running: Running) -> None:
     """A link that somebody follows drains nothing."""
     async with aiohttp.ClientSession(running.admin) as client, client.get(f"/endpoints/{A}/drain") as answer:
@@ -245,16 +328,31 @@ async def test_the_command_tells_requests_that_were_left(running: Running, capfd
 async def test_the_command_tells_that_a_drain_was_called_off(running: Running) -> None:
     """It does not wait for what will not come."""
     decision = running.pick(A)
-    command = asyncio.create_task(running.command("drain", A, "--wait"))
+    command = asyncio.create_task(running.command("drain", A, "--wait", "--deadline", "20s"))
     await until(lambda: running.service._core.lifecycle.stage(decision.chosen.slot) == "draining")
     await running.call(f"/endpoints/{A}/undrain")
     assert await command == 4
 
 
+async def test_watching_an_endpoint_orders_nothing(running: Running) -> None:
+    """The command only looks on after its order, so that an order of somebody else in between holds."""
+    decision = running.pick(A)
+    await running.call(f"/endpoints/{A}/drain")
+    watched = asyncio.create_task(running.call(f"/endpoints/{A}?wait=20s", method="GET", token=None))
+    status, page = await running.call(f"/endpoints/{A}", method="GET", token=None)
+    assert (status, page["endpoints"][0]["lifecycle"]) == (202, "draining")
+    await running.call(f"/endpoints/{A}/undrain")
+    status, page = await watched
+    assert (status, page["endpoints"][0]["lifecycle"]) == (200, "active")
+    assert running.service._core.lifecycle.stage(decision.chosen.slot) == "active"
+    assert (await running.call("/endpoints/10.9.9.9:1", method="GET"))[0] == 404
+    assert (await running.call(f"/endpoints/{A}?wait=soon", method="GET"))[0] == 400
+
+
 async def test_a_drain_outlives_the_removal_of_its_endpoint(running: Running) -> None:
     """The source drops an endpoint that terminates; its hook goes on waiting, and can also begin then."""
     decision = running.pick(A)
-    command = asyncio.create_task(running.command("drain", A, "--wait"))
+    command = asyncio.create_task(running.command("drain", A, "--wait", "--deadline", "20s"))
     await until(lambda: running.service._core.lifecycle.stage(decision.chosen.slot) == "draining")
     running.config.write_text(running.config.read_text().replace(f'"{A}", ', ""))
     await until(lambda: len(running.service._core.registry.snapshot.endpoints) == 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
 from ext_proc.core.signals import EngineSignals, Interval, Times
 from ext_proc.ops import families
@@ -21,7 +22,12 @@ class Hearing:
         self.metrics = Metrics(frozenset)
         self.said: list[tuple[Event, dict[str, Any]]] = []
         self.applied: list[Change] = []
-        self.news = ScrapeNews(self.metrics, self.fleet.feedback, self.applied.append, self.say)
+        self.heard: list[str] = []
+        self.news = ScrapeNews(self.metrics, self.fleet.feedback, self.applied.append, self.say, self.hear)
+
+    def hear(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
+        """Keep it."""
+        self.heard.append(problem)
 
     def say(self, event: Event, **fields: Any) -> None:
         """Keep it."""
@@ -50,6 +56,7 @@ def test_a_change_of_state_is_one_line() -> None:
         (Event.SOURCE_FAILED, where | {"reason": "unknown_engine"}),
         (Event.SOURCE_RECOVERED, where),
     ]
+    assert hearing.heard == ["timeout", "unknown_engine", ""]
 
 
 def test_attempts_are_counted_and_capacities_applied() -> None:

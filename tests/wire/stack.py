@@ -110,6 +110,7 @@ async def running_stack(
     addresses: Sequence[str] = (),
     strategy: str = "least-wait",
     pool: str = "",
+    health: str = "{}",
     transport: str = "auto",
     **options: Any,
 ) -> AsyncIterator[Stack]:
@@ -121,6 +122,7 @@ async def running_stack(
         addresses: engines that run already.
         strategy: how kvpicker ranks them.
         pool: further YAML lines of the pool.
+        health: YAML of the section `health`.
         transport: how kvpicker speaks gRPC.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
@@ -139,6 +141,7 @@ transport: {transport}
 admin: {{listen: "127.0.0.1:0", token_file: {stack.token_file}}}
 drain_s: 0
 envoy: {{endpoints_file: {stack.eds_file}}}
+health: {health}
 pools:
   main:
     strategy: {{name: {strategy}}}

@@ -11,8 +11,9 @@ import aiohttp
 import pytest
 
 from ext_proc.cli import main
-from ext_proc.core.model import Ending
+from ext_proc.core.model import Endpoint
 from ext_proc.sim.engine import SimEngine
+from ext_proc.sources.eds import HostHealth, Offer
 from tests.waiting import until
 from tests.wire.stack import MODEL, Stack, running_stack
 
@@ -24,8 +25,21 @@ STREAMS = 50
 def drain(stack: Stack, engine: SimEngine) -> asyncio.Task[int]:
     """Run `kvpicker drain --wait` in a thread."""
     options = ["--admin", stack.service.admin_address, "--token-file", str(stack.token_file)]
-    command = ["drain", engine.address, "--wait", "--deadline", "1m", *options]
+    command = ["drain", engine.address, "--wait", "--deadline", "30s", *options]
     return asyncio.create_task(asyncio.to_thread(main, command))
+
+
+def say_ill(stack: Stack, *engines: SimEngine) -> None:
+    """Have Envoy told from now on that these are ill, which health alone would not say of more than half of a pool."""
+    ill, offer = {engine.address for engine in engines}, stack.service._keeper._offer
+
+    def offered(endpoint: Endpoint) -> Offer:
+        return Offer(HostHealth.UNHEALTHY) if endpoint.address in ill and is_active(endpoint) else offer(endpoint)
+
+    def is_active(endpoint: Endpoint) -> bool:
+        return stack.service._core.lifecycle.stage(endpoint.slot) == "active"
+
+    stack.service._keeper._offer = offered
 
 
 class Streams:
@@ -104,7 +118,7 @@ async def test_no_state_of_an_endpoint_cuts_its_streams(tmp_path: Path) -> None:
         command = drain(stack, first)
         await until(lambda: '"DRAINING"' in stack.eds_file.read_text())
         core.lifecycle.undrain(endpoint)
-        core.health.note(endpoint, Ending.CONNECT_FAILURE, time.monotonic())
+        say_ill(stack, first)
         await until(lambda: '"UNHEALTHY"' in stack.eds_file.read_text())
         stack.list_engines([second.address])
         await until(lambda: f"{endpoint.address.rpartition(':')[2]}" not in stack.eds_file.read_text())
@@ -123,10 +137,14 @@ async def test_an_engine_listed_by_name_serves_and_drains_by_name(tmp_path: Path
         endpoints = stack.service._core.registry
         await until(lambda: {each.name for each in endpoints.snapshot.endpoints} == {name, ""})
         await until(lambda: len(endpoints.snapshot.by_model.get(MODEL, ())) == 2)
-        answers = [await stack.chat(f"unique {number}") for number in range(12)]
-        assert {headers["x-sim-engine"] for _, headers, _ in answers} == {"engine-0", "engine-1"}
+        served: list[str] = []
+
+        async def both_served() -> bool:
+            served.append((await stack.chat(f"unique {len(served)}"))[1]["x-sim-engine"])
+            return set(served) == {"engine-0", "engine-1"}
+
+        await until(both_served)
         options = ["--admin", stack.service.admin_address, "--token-file", str(stack.token_file)]
-        await stack.finished(12)
         assert await asyncio.to_thread(main, ["drain", name.upper(), "--wait", *options]) == 0
         answers = [await stack.chat(f"another {number}") for number in range(12)]
         assert {headers["x-sim-engine"] for _, headers, _ in answers} == {"engine-1"}
@@ -134,10 +152,7 @@ async def test_an_engine_listed_by_name_serves_and_drains_by_name(tmp_path: Path
 
 async def test_envoys_own_choice_avoids_who_drains_and_needs_somebody(stack: Stack) -> None:
     """While kvpicker is away, nobody who drains is chosen; that all others are ill keeps nobody from serving."""
-    core = stack.service._core
-    for engine in stack.engines[1:]:
-        endpoint = core.registry.snapshot.by_address[engine.address]
-        core.health.note(endpoint, Ending.CONNECT_FAILURE, time.monotonic())
+    say_ill(stack, *stack.engines[1:])
     await until(lambda: stack.eds_file.read_text().count('"UNHEALTHY"') == 2)
     assert await drain(stack, stack.engines[0]) == 0
     await until(lambda: stack.eds_file.read_text().count('"HEALTHY"') == 2)

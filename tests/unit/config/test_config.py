@@ -219,3 +219,11 @@ def test_hostile_yaml_is_refused_in_few_words(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert len(str(caught.value)) < 300
+
+
+def test_endpoints_may_be_listed_by_name() -> None:
+    """In small letters, with the port beside the name or behind it, in the configuration and in files (E09)."""
+    text = "endpoints: ['Engine-0.engines:8000', {address: engine-1.Engines, port: 8001}, '[FD00::1]:80']"
+    expected = ["engine-0.engines:8000", "engine-1.engines:8001", "[fd00::1]:80"]
+    assert [spec.address for spec in parse(f"pools: {{chat: {{{text}}}}}").pools["chat"].specs] == expected
+    assert [spec.address for spec in parse_endpoints(text)] == expected

@@ -13,6 +13,7 @@ from ext_proc.core.following import follow
 from ext_proc.core.hashing import PromptHasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
+from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.load import Load
 from ext_proc.core.model import Api, Decision, Ending, Endpoint, InferenceRequest, Operation, Outcome
 from ext_proc.core.observer import NoObserver
@@ -48,7 +49,7 @@ class Notes(NoObserver):
         """Keep it."""
         self.failures.append((strategy, error))
 
-    def health_changed(self, endpoint: Endpoint, state: str, evidence: str) -> None:
+    def health_changed(self, endpoint: Endpoint, state: str, evidence: str, reason: str = "") -> None:
         """Keep it."""
         self.states.append((endpoint.address, state))
 
@@ -73,6 +74,7 @@ class Fleet:
         self.hasher = PromptHasher()
         self.index = ObservedIndex(self.hasher.tokens)
         self.health = HealthMonitor(observer=self.notes)
+        self.lifecycle = Lifecycle(self.ledger.load)
         self.generator = random.Random(7)
         self.rates, self.expectations = RateLearner(), Expectations()
         parts: dict[str, Any] = {
@@ -90,6 +92,7 @@ class Fleet:
             observer=self.notes,
             instance="test",
             fallbacks=fallbacks,
+            gates=(self.lifecycle, self.health),
         )
         self.feedback = Feedback(**parts, picker=self.picker, observer=self.notes)
         self.fill("p", *[f"10.0.0.{11 + place}:8000" for place in range(count)], **({"models": CHAT} | spec))
@@ -102,7 +105,9 @@ class Fleet:
     def fill(self, pool: str, *addresses: str, **spec: Any) -> None:
         """Make addresses the content of a pool, and state for what came."""
         change = self.registry.replace(pool, [EndpointSpec(address=address, **spec) for address in addresses])
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
+        follow(
+            change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates), greeters=(self.health,)
+        )
 
     def pick(self, asked: InferenceRequest | None = None, *, subset: set[str] | None = None) -> Decision:
         """Pick, and expect a decision."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from ext_proc.core.health import HealthState
+from ext_proc.core.health_states import HealthPolicy, HealthState
 from ext_proc.core.load import Load
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
 from ext_proc.core.prompts.framing import TOKENS
@@ -135,8 +135,22 @@ def test_b17_errors_of_clients_keep_an_engine_in_rotation(fleet: Fleet) -> None:
     assert _states(fleet) == ["ready"] * 3
 
 
+def test_f12_a_repeated_request_leaves_the_engine_that_resets(fleet: Fleet) -> None:
+    """A prefix that an engine holds does not outweigh that it just failed twice."""
+    first = fleet.serve(request(PROMPT)).chosen
+    picked = []
+    for _ in range(3):
+        decision = fleet.pick(request(PROMPT))
+        picked.append(decision.chosen)
+        fleet.now += 0.3
+        fleet.settle(decision, Ending.RESET if decision.chosen is first else Ending.OK)
+    assert picked[0] is first
+    assert picked[2] is not first
+
+
 def test_all_attempts_in_vain_mark_all_that_were_tried(fleet: Fleet) -> None:
     """If no engine was reached, each endpoint that Envoy tried is marked, and no other."""
+    fleet.health.configure(HealthPolicy(max_ejected=1.0), probing=False)
     decision = fleet.pick()
     fleet.settle(decision, Ending.CONNECT_FAILURE, served=None, attempts=2)
     marked = [fleet.health.state(endpoint.slot) for endpoint in decision.endpoints]
@@ -158,6 +172,7 @@ def test_who_served_at_last_is_not_marked_for_a_first_try(fleet: Fleet) -> None:
 
 def test_more_attempts_than_names_are_understood(fleet: Fleet) -> None:
     """Envoy that begins the list again does not put the blame on anybody twice or out of range."""
+    fleet.health.configure(HealthPolicy(max_ejected=1.0), probing=False)
     fleet.settle(fleet.pick(), Ending.CONNECT_FAILURE, served=None, attempts=1_000_000)
     assert _states(fleet) == ["ejected"] * 3
 

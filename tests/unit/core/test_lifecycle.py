@@ -12,14 +12,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.filters import Filters
 from ext_proc.core.following import follow
-from ext_proc.core.lifecycle import Lifecycle, Mark, Stage
-from ext_proc.core.model import Decision, Endpoint
+from ext_proc.core.lifecycle import Mark, Stage
+from ext_proc.core.model import Decision, Ending, Endpoint
 from ext_proc.core.picker import Rejection
 from ext_proc.core.pool import Change, EndpointSpec
 from ext_proc.core.strategies.session_affinity import SessionAffinity
-from tests.unit.core.builders import CHAT, Fleet, request
+from tests.unit.core.builders import CHAT, Fleet, request, text
 
 A, B, C = "10.0.0.11:8000", "10.0.0.12:8000", "10.0.0.13:8000"
 
@@ -29,8 +28,7 @@ class Managed:
 
     def __init__(self, count: int = 3, strategy: Any = None, **options: Any) -> None:
         self.fleet = Fleet(count, strategy, **options)
-        self.lifecycle = Lifecycle(self.fleet.ledger.load)
-        self.fleet.picker._filters = Filters((self.lifecycle, self.fleet.health))
+        self.lifecycle = self.fleet.lifecycle
 
     def endpoint(self, address: str) -> Endpoint:
         """Return the endpoint of an address."""
@@ -41,7 +39,8 @@ class Managed:
         change = self.fleet.registry.replace("p", [EndpointSpec(address=each, models=models) for each in addresses])
         self.lifecycle.follow(change)
         fleet = self.fleet
-        follow(change, ledger=fleet.ledger, index=fleet.index, memories=(fleet.health, fleet.rates))
+        kept: dict[str, Any] = {"memories": (fleet.health, fleet.rates), "greeters": (fleet.health,)}
+        follow(change, ledger=fleet.ledger, index=fleet.index, **kept)
         return change
 
     def drain(self, address: str, seconds: float = 60.0) -> Mark:
@@ -131,6 +130,21 @@ def test_a_model_whose_endpoints_are_all_out_is_refused_with_the_reason() -> Non
     assert isinstance(outcome, Rejection)
     assert str(outcome.filters[-1]) == "lifecycle: 0 of 2 match"
     assert outcome.refusal.status == 503
+
+
+def test_several_ports_of_one_host_are_endpoints_of_their_own() -> None:
+    """A prefix leads to its port, and neither an illness nor a drain of one port touches the others (E18)."""
+    managed = Managed(0)
+    ports = [f"10.0.0.11:{port}" for port in range(8000, 8004)]
+    managed.list(*ports)
+    fleet, asked = managed.fleet, request(text("system", 8192))
+    fleet.settle(fleet.pick(asked, subset={ports[2]}))
+    assert fleet.pick(asked).chosen.address == ports[2]
+    for _ in range(3):
+        fleet.settle(fleet.pick(request(), subset={ports[1]}), Ending.CONNECT_FAILURE, served=ports[1])
+    managed.drain(ports[0])
+    chosen = {fleet.pick(request(text(number))).chosen.address for number in range(40)}
+    assert chosen == set(ports[2:])
 
 
 def test_a_drain_ends_with_the_last_request() -> None:
@@ -325,6 +339,7 @@ class AnyOrder(RuleBasedStateMachine):
         for mark in self.managed.lifecycle.advance(now):
             assert mark.stage is Stage.DRAINED
             assert mark.left == mark.running
+        assert all(mark.running for mark in self.managed.lifecycle.gone)
         for mark in self.marks:
             if mark.stage is Stage.DRAINING:  # then it may go on
                 assert mark.running
@@ -344,8 +359,8 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def memory_is_bounded(self) -> None:
         """Nothing is remembered that neither runs nor is listed."""
-        kept = list(self.managed.lifecycle.gone)
-        assert len(kept) <= len(self.running) + len(self.marks)
+        kept = [mark for mark in self.managed.lifecycle.gone if mark.running]
+        assert len(kept) <= len(self.running)
         assert len(self.managed.lifecycle._marks) <= len(self.listed)
 
 

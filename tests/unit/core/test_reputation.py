@@ -99,13 +99,14 @@ def test_a_successor_in_the_slot_inherits_nothing() -> None:
 
 
 def test_health_weighs_on_the_score() -> None:
-    """An ejected endpoint, and one that is only being tried, score less than their record."""
+    """An ejected endpoint, one that is only being tried and a degraded one score less than their record."""
     health = HealthMonitor()
-    reputations, fleet = Reputations(health), endpoints(3)
+    reputations, fleet = Reputations(health), endpoints(4)
+    health.joined(fleet)
     for endpoint in fleet[1:]:
         health.note(endpoint, Ending.CONNECT_FAILURE, 0.0)
     health.dispatched(fleet[2], 5.0)
-    assert reputations.scores(fleet, 5.0) == pytest.approx([1.0, 0.1, 0.5])
+    assert reputations.scores(fleet, 5.0) == pytest.approx([1.0, 0.1, 0.5, 0.7])
 
 
 @given(NOTES, st.floats(0, 1e9))

@@ -19,7 +19,9 @@ class Kept(Fleet):
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
-        follow(change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates))
+        follow(
+            change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates), greeters=(self.health,)
+        )
 
 
 def written(fleet: Kept, blocks: int = 1000) -> State:
@@ -102,6 +104,16 @@ def test_learnt_models_stay_learnt() -> None:
     again = restored(written(fleet), frozenset())
     assert again.registry.snapshot.sole_model == "base"
     assert again.endpoints[0].models == {"base", "lora"}
+
+
+def test_endpoints_taken_out_stay_out() -> None:
+    """An explanation elsewhere knows what an operator said."""
+    fleet = Kept(2)
+    first, second = fleet.endpoints
+    fleet.lifecycle.drain(first, fleet.now, 60.0)
+    state = written(fleet)
+    assert [endpoint.lifecycle for endpoint in state.endpoints] == ["draining", "active"]
+    assert {restored(state).pick().chosen.address for _ in range(10)} == {second.address}
 
 
 def test_a_state_of_another_format_is_refused() -> None:

@@ -36,7 +36,12 @@ class Running:
         ring.finished(decision, outcome)
         self.statuses = [EndpointStatus(endpoint=endpoint, queue=0.5) for endpoint in decision.endpoints]
         gauges = Gauges(
-            endpoints=lambda: self.statuses, leases=lambda: 0, degraded=dict, reuse=lambda: None, version="0.1.0"
+            endpoints=lambda: self.statuses,
+            leases=lambda: 0,
+            degraded=dict,
+            panics=dict,
+            reuse=lambda: None,
+            version="0.1.0",
         )
         config = parse("pools: {chat: {endpoints: ['10.0.0.11:8000']}}")
         self.app = Admin(

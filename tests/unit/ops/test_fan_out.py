@@ -13,7 +13,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "first_token": (1, 2),
     "finished": (1, 2),
     "strategy_failed": (1, 2),
-    "health_changed": (1, 2, 3),
+    "health_changed": (1, 2, 3, 4),
 }
 
 

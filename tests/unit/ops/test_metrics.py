@@ -12,6 +12,7 @@ from prometheus_client.openmetrics import exposition, parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from ext_proc.core.errors import ModelNotFound
+from ext_proc.core.health_states import HealthState, HealthStatus
 from ext_proc.core.model import Decision, Ending, Outcome, Unhashed
 from ext_proc.ops import families
 from ext_proc.ops.collector import EndpointStatus, Gauges, registry
@@ -46,6 +47,7 @@ class Exposed:
             endpoints=lambda: self.statuses,
             leases=lambda: 6,
             degraded=lambda: self.degraded,
+            panics=lambda: {"main": False},
             reuse=lambda: self.reuse,
             version="0.1.0",
         )
@@ -75,7 +77,8 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.passed("unknown_path")
     metrics.failed("internal")
     metrics.strategy_failed("least-wait", ValueError())
-    metrics.health_changed(decision.chosen, "ejected", "x")
+    metrics.health_changed(decision.chosen, "ejected", "x", "reset")
+    metrics.probed("good")
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
     metrics.scraped("ok", "vllm", ("kv_usage",))
@@ -204,7 +207,7 @@ def test_endpoints_are_read_at_the_scrape(exposed: Exposed) -> None:
     assert exposed.value("endpoint_in_flight", **at) == 3
     assert exposed.value("endpoint_queue_seconds", **at) == 0.5
     assert exposed.value("endpoint_state", **at, state="ready") == 1
-    exposed.statuses[0] = msgspec.structs.replace(exposed.statuses[0], state="ejected")
+    exposed.statuses[0] = msgspec.structs.replace(exposed.statuses[0], health=HealthStatus(state=HealthState.EJECTED))
     assert exposed.value("endpoint_state", **at, state="ready") is None
     assert exposed.value("endpoint_state", **at, state="ejected") == 1
 

@@ -163,13 +163,17 @@ def test_the_fallback_policy_is_told_who_is_fit(offers: dict[str, str], expected
     assert hosts["10.0.0.17", 8000] == "UNHEALTHY"
 
 
-def test_weights_are_written_where_they_are_given() -> None:
-    """Under the name of Envoy's proto, and nothing for the others."""
-    weights = {V4: 3}
-    text = render(_snapshot(chat=[V4, W4]), "engines", 1, lambda each: Offer(weight=weights.get(each.address)))
+@pytest.mark.parametrize(
+    ("share", "weights"),
+    [(1.0, [None, None]), (0.32, [3, 10]), (0.001, [1, 10])],
+    ids=["full", "third", "least"],
+)
+def test_a_slow_start_is_a_weight(share: float, weights: list[int | None]) -> None:
+    """In tenths of what others get, under the name of Envoy's proto; nothing where all get the same."""
+    shares = {V4: share}
+    text = render(_snapshot(chat=[V4, W4]), "engines", 1, lambda each: Offer(share=shares.get(each.address, 1.0)))
     (assignment,) = json.loads(text)["resources"]
-    first, second = assignment["endpoints"][0]["lb_endpoints"]
-    assert (first["load_balancing_weight"], "load_balancing_weight" in second) == (3, False)
+    assert [host.get("load_balancing_weight") for host in assignment["endpoints"][0]["lb_endpoints"]] == weights
 
 
 def test_another_state_is_written(tmp_path: Path) -> None:

@@ -107,6 +107,8 @@ def test_round_robin_goes_on_when_the_fleet_changes() -> None:
     for _ in range(3):
         fleet.pick()
     fleet.fill("p", *(endpoint.address for endpoint in fleet.endpoints), "10.0.0.99:8000", models=CHAT)
+    fleet.health.tick(fleet.now)
+    fleet.now += 60.0
     assert set(shares([fleet.pick() for _ in range(9)]).values()) == {3}
 
 

@@ -47,7 +47,7 @@ def wiring(make: Callable[[Site], Strategy], kept: list[Made] | None = None) -> 
         health = HealthMonitor()
         change = registry.replace(POOL, site.specs)
         rates = RateLearner()
-        follow(change, ledger=ledger, index=observed, memories=(health, rates))
+        follow(change, ledger=ledger, index=observed, memories=(health, rates), greeters=(health,))
         for endpoint in change.added if resident is not None else ():
             resident.add(endpoint.slot)
         common: dict[str, Any] = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import AsyncIterator, Callable
 
 import pytest
@@ -132,9 +133,10 @@ async def test_busy_server_is_left_alone_as_long_as_it_asks(api: FakeApi, pool: 
     api.refusals.append((429, {"Retry-After": "1"}))
     api.lose(Loss.END, "pods")
     await until(lambda: not api.refusals)
-    asked = len(api.asked)
+    asked, began = len(api.asked), time.monotonic()
     api.put(pod("b", "10.0.0.2"))
     await until(lambda: pool.has("10.0.0.1", "10.0.0.2"))
+    assert time.monotonic() - began > 0.9
     assert [verb for verb, resource, _ in api.asked[asked:] if resource == "pods"] == ["watch"]
 
 

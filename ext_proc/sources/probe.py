@@ -1,0 +1,164 @@
+"""Keeps asking every engine whether it is well, and tells core what they answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+import aiohttp
+
+from ext_proc.config import Config, ProbesConfig
+from ext_proc.core.health_states import HealthState, Verdict
+from ext_proc.core.model import Endpoint
+from ext_proc.core.pool import Registry, Snapshot
+from ext_proc.sources.probe_ask import Finding, ask_generation, ask_health, open_session
+from ext_proc.sources.probe_rules import path_of
+
+NOTICE_S = 0.1
+"""Time between two looks for endpoints that came or went."""
+
+LEAST_PAUSE_S = 0.25
+"""Time between two probes of an engine, however much there is against it."""
+
+CONCURRENCY = 256
+
+
+class Listener(Protocol):
+    """Hears what probes found; called on the event loop."""
+
+    def probed(self, endpoint: Endpoint, finding: Finding | None) -> None:
+        """A probe has ended; without a finding if it could not be sent."""
+
+
+class Prober:
+    """Probes every endpoint of a registry while `run` runs.
+
+    Args:
+        config: how that is done; see `configure`.
+        registry: which endpoints there are.
+        state: where a slot stands: who is not ready is probed more often.
+        engine: what answers at an endpoint; an empty name where that is not known.
+        listener: hears what comes of it.
+        rng: spreads the probes, so that many engines are not asked at one moment.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        *,
+        registry: Registry,
+        state: Callable[[int], HealthState],
+        engine: Callable[[Endpoint], str],
+        listener: Listener,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._registry = registry
+        self._state = state
+        self._engine = engine
+        self._listener = listener
+        self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
+        self._turns = asyncio.Semaphore(CONCURRENCY)
+        self._seen: Snapshot | None = None
+        self._watches: dict[int, _Watch] = {}
+        self._able_at = time.monotonic()
+        self.configure(config)
+
+    def configure(self, config: Config) -> None:
+        """Go by another configuration from the next probe on."""
+        self._settings: ProbesConfig = config.health.probes
+        self._seen = None
+        for watch in self._watches.values():
+            watch.wake.set()
+
+    def hurry(self, endpoint: Endpoint) -> None:
+        """Probe an endpoint now rather than at its next turn."""
+        watch = self._watches.get(endpoint.generation)
+        if watch is not None:
+            watch.wake.set()
+
+    def is_degraded(self, now: float) -> bool:
+        """Tell whether no probe could be made for three of their intervals."""
+        if not self._settings.enabled or not self._watches:
+            return False
+        return now - self._able_at > 3 * self._settings.interval_s + self._settings.timeout_s
+
+    async def run(self) -> None:
+        """Follow the registry until cancelled; no engine and no listener can end this."""
+        async with open_session() as session:
+            try:
+                while True:
+                    self._follow_registry(session)
+                    await asyncio.sleep(NOTICE_S)
+            finally:
+                tasks = [watch.task for watch in self._watches.values() if watch.task is not None]
+                self._watches.clear()
+                self._seen = None
+                for task in tasks:
+                    task.cancel()
+                await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _follow_registry(self, session: aiohttp.ClientSession) -> None:
+        snapshot = self._registry.snapshot
+        if snapshot is self._seen:
+            return
+        self._seen = snapshot
+        if not self._watches:
+            self._able_at = time.monotonic()
+        wanted = {endpoint.generation: endpoint for endpoint in snapshot.endpoints if self._settings.enabled}
+        for generation in self._watches.keys() - wanted.keys():
+            watch = self._watches.pop(generation)
+            if watch.task is not None:
+                watch.task.cancel()
+        for generation, endpoint in wanted.items():
+            known = self._watches.get(generation)
+            if known is not None:
+                known.endpoint = endpoint
+                continue
+            watch = self._watches[generation] = _Watch(endpoint)
+            watch.task = asyncio.create_task(self._keep_probing(session, watch))
+
+    async def _keep_probing(self, session: aiohttp.ClientSession, watch: _Watch) -> None:
+        while True:
+            began = time.monotonic()
+            watch.wake.clear()
+            try:
+                finding = await self._probe(session, watch.endpoint)
+            except Exception:  # noqa: BLE001 - one engine's surprise must not leave it unprobed for ever
+                finding = None
+            else:
+                self._able_at = time.monotonic()
+            watch.failing = finding is not None and finding.verdict is Verdict.FAILED
+            with contextlib.suppress(Exception):
+                self._listener.probed(watch.endpoint, finding)
+            await asyncio.sleep(LEAST_PAUSE_S)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(watch.wake.wait(), max(began + self._pause(watch) - time.monotonic(), 0.0))
+
+    async def _probe(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> Finding:
+        settings, engine = self._settings, self._engine(endpoint)
+        path = path_of(engine) if settings.path is None else f"/{settings.path.strip().lstrip('/')}"
+        async with self._turns:
+            finding = await ask_health(session, endpoint, path, engine, settings.timeout_s)
+            if finding.verdict is Verdict.GOOD and settings.generate:
+                finding = await ask_generation(session, endpoint, settings.timeout_s)
+        return finding
+
+    def _pause(self, watch: _Watch) -> float:
+        settings = self._settings
+        is_well = self._state(watch.endpoint.slot) is HealthState.READY and not watch.failing
+        pause = settings.interval_s if is_well else min(settings.unwell_interval_s, settings.interval_s)
+        return pause * self._rng.uniform(0.8, 1.2)
+
+
+class _Watch:
+    """One endpoint under observation."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.task: asyncio.Task[None] | None = None
+        self.wake = asyncio.Event()
+        self.failing = False
