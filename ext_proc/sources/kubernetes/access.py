@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 _HOST = "KUBERNETES_SERVICE_HOST"
 _ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
+CREDENTIALS_S = 30.0
+"""How long a program that makes credentials may take."""
+
 
 class CredentialsError(Exception):
     """The credentials or certificates cannot be read or used."""
@@ -77,20 +80,24 @@ class ClusterAccess:
         api = importlib.import_module("kubernetes_asyncio.client")
         settings = api.Configuration()
         try:
-            if self._config.kubeconfig is None:
-                package.load_incluster_config(
-                    settings,
-                    token_filename=str(self._account / "token"),
-                    cert_filename=str(self._account / "ca.crt"),
-                    environ=self._environ,
-                )
-            else:
-                await package.load_kube_config(self._config.kubeconfig, self._config.context, settings)
+            async with asyncio.timeout(CREDENTIALS_S):
+                await self._load(package, settings)
             client = api.ApiClient(settings)
         except Exception as error:  # the package raises many kinds, AssertionError among them
             raise CredentialsError(f"{type(error).__name__}: {error}") from error
         client.user_agent = "kvpicker"
         return client
+
+    async def _load(self, package: Any, settings: Any) -> None:
+        if self._config.kubeconfig is not None:
+            await package.load_kube_config(self._config.kubeconfig, self._config.context, settings)
+            return
+        package.load_incluster_config(
+            settings,
+            token_filename=str(self._account / "token"),
+            cert_filename=str(self._account / "ca.crt"),
+            environ=self._environ,
+        )
 
 
 class _ClientSession:

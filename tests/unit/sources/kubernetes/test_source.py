@@ -124,6 +124,28 @@ async def test_address_of_another_pod_inherits_nothing(api: FakeApi, pool: Follo
     assert pool.core.registry.snapshot.by_address["10.0.0.1:8000"] is after
 
 
+async def test_address_that_goes_to_another_pool(api: FakeApi, follower: Follower) -> None:
+    """A pod of another pool has the address before the end of the old one is seen, and keeps it after that (E04)."""
+    api.put(inference_pool("chat", {"app": "chat"}), inference_pool("embed", {"app": "embed"}))
+    api.put(pod("u1", "10.0.0.1", labels={"app": "chat"}), pod("u2", "10.0.0.2", labels={"app": "chat"}))
+    pools = [
+        f"{n}: {{models: [{n}], kubernetes: {{namespace: default, inference_pool: {n}}}}}" for n in ("chat", "embed")
+    ]
+    async with following(follower(30.0), f"pools: {{{', '.join(pools)}}}") as made:
+        await until(lambda: len(made.addresses("chat")) == 2)
+        old = made.core.registry.snapshot.by_address["10.0.0.1:8000"]
+        made.core.index.learn(old.slot, [1, 2, 3])
+        api.put(pod("u9", "10.0.0.1", labels={"app": "embed"}, created="2026-01-01T02:00:00Z"))
+        await until(lambda: made.addresses("embed") == {"10.0.0.1:8000"})
+        new = made.core.registry.snapshot.by_address["10.0.0.1:8000"]
+        assert made.core.index.blocks(new.slot) == 0
+        assert {each.address for each in made.core.registry.snapshot.by_model["chat"]} == {"10.0.0.2:8000"}
+        api.delete("pods", "u1")
+        api.put(pod("u3", "10.0.0.3", labels={"app": "chat"}))
+        await until(lambda: made.addresses("chat") == {"10.0.0.2:8000", "10.0.0.3:8000"})
+        assert made.core.registry.snapshot.by_address["10.0.0.1:8000"] is new
+
+
 async def test_gateways_word_is_logged(api: FakeApi, pool: Following) -> None:
     """What gateways think of an InferencePool and how it wants to fail is in the log, once per change."""
     parents = [parent("gate", Accepted=("True", "Accepted"), ResolvedRefs=("False", "InvalidExtensionRef"))]
