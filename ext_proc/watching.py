@@ -67,6 +67,7 @@ class Watching:
     def configure(self, config: Config) -> None:
         """Go by another configuration, one that was checked; needs a running event loop."""
         self._failure_mode = config.failure_mode
+        self._owners = {name: found for name, found in self._owners.items() if name in config.pools}
         self._source.configure(config)
 
     async def answered(self) -> None:
@@ -81,8 +82,8 @@ class Watching:
     def supply(self, pool: str, found: Found) -> None:
         """Put the endpoints of a pool into effect."""
         renewed = found.renewed(self._owners.get(pool, Found()))
-        self._owners[pool] = found
         self._keeper.supply(pool, found.specs, renewed)
+        self._owners[pool] = found
         endpoints = self._registry.snapshot.by_pool.get(pool, ())
         news = [self._lifecycle.set_ready(one, ready=one.address not in found.unready) for one in endpoints]
         if any(news):

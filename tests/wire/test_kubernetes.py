@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from ext_proc.sim.engine import SimEngine
+from ext_proc.sources.kubernetes.endpoints import Found
 from tests.kube.following import Following
 from tests.kube.objects import endpoint, endpoint_slice
 from tests.kube.server import FakeApi
@@ -48,7 +49,7 @@ async def test_a_terminating_pod_keeps_its_streams_and_gets_nothing_more(tmp_pat
             first, second = stack.engines
             for engine in stack.engines:
                 show(api, engine, ready=True)
-            await until(lambda: len(stack.service._watching._owners.get("main").owners) == 2)  # type: ignore[union-attr]
+            await until(lambda: len(stack.service._watching._owners.get("main", Found()).owners) == 2)
             stack.list_engines([])  # from now on only the cluster knows them
             await until(lambda: core.registry.snapshot.endpoints and not stack.service._keeper._files["main"].specs)
             begun: list[str] = []

@@ -38,6 +38,8 @@ from ext_proc.sources.kubernetes.reflector import Reflector
 UNREADY_S = 60.0
 """How long a pod keeps its place that was ready and is not."""
 
+RETRY_S = 1.0
+
 SHARE = 0.06
 """Share of a core that putting changes into effect may take: after each there is a pause in proportion."""
 
@@ -92,7 +94,8 @@ class PoolWatch:
         self._facts: PoolFacts | None = None
         self._problem = ""
         self._claims: dict[str, tuple[Pod, tuple[Claim, ...]]] = {}
-        self._selected: tuple[str, tuple[int, ...]] = ("", ())
+        self._selector = ""
+        self._ports: tuple[int, ...] = ()
         self._tasks: dict[Reflector[Any], asyncio.Task[None]] = {}
         self._pods: Reflector[Pod] | None = None
         self._next_pods: Reflector[Pod] | None = None
@@ -163,8 +166,9 @@ class PoolWatch:
             began = time.thread_time()
             try:
                 self._update()
-            except Exception as error:  # noqa: BLE001  the next change may be a better one
+            except Exception as error:  # noqa: BLE001  what cannot be put into effect now may be later
                 self._tell("failed", repr(error))
+                asyncio.get_running_loop().call_later(RETRY_S, self._dirty.set)
             used = time.thread_time() - began
             await asyncio.sleep(min(max(used / SHARE, PAUSE_S[0]), PAUSE_S[1]))
 
@@ -187,8 +191,8 @@ class PoolWatch:
         if self._patience.until is not None:
             self._next = asyncio.get_running_loop().call_later(self._patience.until - now, self._dirty.set)
         if found != self._found:
-            self._found = found
             self._listener.supply(self._name, found)
+            self._found = found
 
     def _tell(self, problem: str, detail: str) -> None:
         if problem != self._problem:
@@ -212,9 +216,8 @@ class PoolWatch:
             return "inference_pool_selects_nothing", Found()
         if pods is None:
             return "", None
-        if ports != self._selected[1]:
-            self._selected = (self._selected[0], ports)
-            self._claims = {}
+        if ports != self._ports:
+            self._ports, self._claims = ports, {}
         return "", resolve(self._of_pods(pods, ports))
 
     def _of_pods(self, pods: Mapping[str, Pod], ports: tuple[int, ...]) -> list[Claim]:
@@ -240,15 +243,19 @@ class PoolWatch:
         if not self._slices.listed:
             return "", None
         parts, port = self._slices.objects.values(), self._config.port
-        if parts and not any(slice_ports(part, port) for part in parts):
-            return "no_such_port" if port is not None else "port_not_clear", Found()
-        return "", resolve(claim for part in parts for claim in slice_claims(part, port, labels))
+        found = resolve(claim for part in parts for claim in slice_claims(part, port, labels))
+        if not parts:  # a Service that has lost all its pods has a slice without addresses
+            return "no_endpoint_slices", found
+        filled = [part for part in parts if part.endpoints]
+        if filled and not any(slice_ports(part, port) for part in filled):
+            return "no_such_port" if port is not None else "port_not_clear", found
+        return "", found
 
     def _select(self, selector: Mapping[str, str]) -> Mapping[str, Pod] | None:
         """Follow the pods with these labels; return those known, of the labels before until these are listed."""
         text = selector_text(selector)
-        if text != self._selected[0]:
-            self._selected = (text, ())
+        if text != self._selector:
+            self._selector = text
             if self._next_pods is not None:
                 self._end(self._next_pods)
             self._next_pods = None

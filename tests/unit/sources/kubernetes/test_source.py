@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 import pytest
 
@@ -204,6 +205,17 @@ async def test_service_port_must_be_clear(api: FakeApi, follower: Follower) -> N
         await until(lambda: made.failures()[-1] == "no_such_port")
 
 
+async def test_service_without_pods_is_another_thing_than_no_service(api: FakeApi, follower: Follower) -> None:
+    """A Service scaled to nothing has a slice without addresses and ports, and nothing is wrong with that."""
+    async with following(follower(30.0), SERVICE) as made:
+        await until(lambda: made.failures() == ["no_endpoint_slices"])
+        api.put(endpoint_slice("s", "vllm", None, {}))
+        await until(lambda: not made.watching.is_degraded)
+        api.put(endpoint_slice("s", "vllm", [endpoint("10.0.0.1", "u", ready=True)]))
+        await until(lambda: made.has("10.0.0.1"))
+        assert len(made.failures()) == 1
+
+
 async def test_service_with_labels_reads_its_pods(api: FakeApi, follower: Follower) -> None:
     """Slices carry no labels of pods, so the Service's selector finds the pods."""
     labels = {"app": "vllm", "gpu": "L40S"}
@@ -255,3 +267,21 @@ async def test_thousands_of_pods_come_in_pages(api: FakeApi, follower: Follower)
         pages = [query for verb, resource, query in api.asked if (verb, resource) == ("list", "pods")]
         assert [query.get("limit") for query in pages] == ["500"] * 4
         assert sum("continue" in query for query in pages) == 3
+
+
+async def test_change_that_cannot_be_put_into_effect_is_tried_again(
+    api: FakeApi, pool: Following, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An error on the way to the registry is said, and the change is not lost."""
+    monkeypatch.setattr(followed, "RETRY_S", 0.1)
+    supply, errors = pool.keeper.supply, [RuntimeError("no")] * 2
+
+    def failing(*arguments: Any) -> None:
+        if errors:
+            raise errors.pop()
+        supply(*arguments)
+
+    monkeypatch.setattr(pool.keeper, "supply", failing)
+    api.put(pod("c", "10.0.0.3"))
+    await until(lambda: pool.has("10.0.0.1", "10.0.0.2", "10.0.0.3"))
+    assert pool.failures() == ["failed"]
