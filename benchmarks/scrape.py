@@ -24,7 +24,8 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change, EndpointSpec, Registry
 from ext_proc.core.signals import EngineSignals, Interval, Signals
 from ext_proc.sources.scrape import Scraper
-from ext_proc.sources.scrape_engines import DIALECTS, PageReader
+from ext_proc.sources.scrape_dialects import DIALECTS
+from ext_proc.sources.scrape_engines import PageReader
 from ext_proc.sources.scrape_text import Scanner
 
 PAGE = Path(__file__).parents[1] / "tests" / "cases" / "vllm_metrics.txt"

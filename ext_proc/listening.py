@@ -81,9 +81,13 @@ class Listening:
         """Add to the status of an endpoint how listening to it goes."""
         if self._listener is None:
             return status
-        endpoint = status.endpoint
-        silence, blocks = self._listener.silence(endpoint, time.monotonic()), self._resident.blocks(endpoint.slot)
-        return msgspec.structs.replace(status, kv_silence=silence, kv_blocks=blocks)
+        endpoint, now = status.endpoint, time.monotonic()
+        return msgspec.structs.replace(
+            status,
+            kv_silence=self._listener.silence(endpoint, now),
+            kv_blocks=self._resident.blocks(endpoint.slot),
+            publishers=self._listener.states(endpoint, now),
+        )
 
     def _changed(self, endpoint: Endpoint, problem: str) -> None:
         if problem:

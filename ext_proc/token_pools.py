@@ -13,9 +13,10 @@ from ext_proc.core.rehearsal import Asked, understood
 from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.sources.adapters import Adapters
+from ext_proc.sources.api_keys import ApiKeys, read_keys
 from ext_proc.sources.engine_tokenizer import EngineTokenizer
 from ext_proc.sources.local_tokenizer import LocalTokenizer
-from ext_proc.sources.token_lookup import Count, PoolTokens, TokenLookup
+from ext_proc.sources.token_lookup import Count, PoolTokens, TokenLookup, Told
 
 
 class TokenPools:
@@ -25,12 +26,18 @@ class TokenPools:
         registry: the endpoints.
         resident: what engines report that they hold.
         count: counts each lookup by pool and result.
+        told: tells the size of blocks of engines that have reported none yet.
+
+    Attributes:
+        keys: the API keys of the engines.
     """
 
-    def __init__(self, registry: Registry, resident: ResidentIndex, count: Count) -> None:
+    def __init__(self, registry: Registry, resident: ResidentIndex, count: Count, told: Told) -> None:
+        self.keys = ApiKeys()
         self._registry = registry
         self._resident = resident
         self._count = count
+        self._told = told
         self._session: aiohttp.ClientSession | None = None
         self._lookup: TokenLookup | None = None
         self._settings: object = None
@@ -48,20 +55,23 @@ class TokenPools:
             session: the HTTP client, the first time.
 
         Raises:
-            ConfigError: a local tokenizer cannot be used.
+            ConfigError: a local tokenizer cannot be used, or an API key is not there.
         """
         self._session = session or self._session
+        keys = read_keys(config)
         wanted = {name: pool.tokens for name, pool in config.pools.items() if pool.tokens is not None}
         settings = (wanted, config.prompts.inspect_bytes)
         if self._session is None or settings == self._settings:
+            self.keys.use(keys)
             return
-        pools = pool_tokens(config, self._session)
+        pools = pool_tokens(config, self._session, self.keys)
+        self.keys.use(keys)
         self.close()
         self._settings = settings
         if pools:
-            adapters = Adapters(self._session)
+            adapters = Adapters(self._session, self.keys)
             inspect_bytes = config.prompts.inspect_bytes
-            self._lookup = TokenLookup(self._registry, self._resident, adapters, self._count, inspect_bytes)
+            self._lookup = TokenLookup(self._registry, self._resident, adapters, self._count, inspect_bytes, self._told)
             self._lookup.configure(pools)
 
     async def rehearse(self, asked: Asked, inspect_bytes: int) -> TokenPrompt | None:
@@ -79,7 +89,7 @@ class TokenPools:
             self._lookup = None
 
 
-def pool_tokens(config: Config, session: aiohttp.ClientSession) -> dict[str, PoolTokens]:
+def pool_tokens(config: Config, session: aiohttp.ClientSession, keys: ApiKeys) -> dict[str, PoolTokens]:
     """Make the tokenizers of the pools that have one.
 
     Raises:
@@ -91,7 +101,7 @@ def pool_tokens(config: Config, session: aiohttp.ClientSession) -> dict[str, Poo
         if settings is None:
             continue
         local = local_tokenizer(name, config)
-        tokenizer = EngineTokenizer(session) if local is None else local
+        tokenizer = EngineTokenizer(session, keys) if local is None else local
         made[name] = PoolTokens(tokenizer, settings.deadline_ms / 1000, settings.cache_tokens)
     return made
 

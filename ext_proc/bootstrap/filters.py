@@ -24,13 +24,14 @@ from ext_proc.core.names import (
     EXPLAIN_PASSED,
     KVPICKER_NAMESPACE,
     LB_NAMESPACE,
+    RANK,
     READ_HEADERS,
     SUBSET_NAMESPACE,
 )
 
-# The last two are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
-OWN_HEADERS = r"^(x-(gateway|kvpicker)-.*|content-type|retry-after)$"
-STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-")
+# The last three are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
+OWN_HEADERS = rf"^(x-(gateway|kvpicker)-.*|{RANK}|content-type|retry-after|x-llm-d-request-dropped-reason)$"
+STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-", RANK)
 
 _HEADERS = processor.ProcessingModeHeaderSendMode
 _BODY = processor.ProcessingModeBodySendMode
@@ -97,6 +98,7 @@ def _picker(
             failure_mode_allow=options.failure_mode == "open",
             status_on_error=envoy_type.HttpStatus(code=envoy_type.StatusCode.ServiceUnavailable),
             message_timeout=seconds(options.message_timeout),
+            max_message_timeout=seconds(options.max_message_timeout) if options.max_message_timeout else None,
             processing_mode=processor.ProcessingMode(
                 request_header_mode=_HEADERS.SEND,
                 request_body_mode=request_body,
@@ -107,7 +109,7 @@ def _picker(
             allow_mode_override=True,
             forward_rules=processor.HeaderForwardingRules(
                 allowed_headers=matcher.ListStringMatcher(
-                    patterns=[matcher.StringMatcher(exact=name) for name in READ_HEADERS]
+                    patterns=[matcher.StringMatcher(exact=name) for name in (*READ_HEADERS, *_labels(options))]
                 )
             ),
             allow_content_length_header=True,
@@ -120,6 +122,10 @@ def _picker(
             ),
         ),
     )
+
+
+def _labels(options: EnvoyOptions) -> list[str]:
+    return [name.lower() for name in (options.tenant_header, options.priority_header) if name is not None]
 
 
 def _namespaces(*names: str) -> processor.MetadataOptionsMetadataNamespaces:

@@ -2,6 +2,7 @@
 
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
+from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.health import HealthConfig, ProbesConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
@@ -10,7 +11,6 @@ from ext_proc.config.reference import HEADER, reference, rows, schema
 from ext_proc.config.settings import (
     Config,
     EndpointConfig,
-    EnvoyConfig,
     FailureMode,
     IndexConfig,
     LeasesConfig,

@@ -25,6 +25,10 @@ class KvEventsConfig(Section, frozen=True, kw_only=True):
             message ends the belief in all that was held before, and a late start knows only what comes after it.
         replay_port_offset: The same as the endpoint's port and so many more.
         ranks: Data-parallel ranks of an engine; each publishes, and replays, at the port after that of the one before.
+        pin_rank: Whether a request names the rank that is to answer it, in the header `x-data-parallel-rank` (vLLM,
+            SGLang): the one that can begin soonest, by what it holds of the prompt and by what it has to do. Where the
+            tokens of a request are not known the engine chooses. Without this it always does, and its ranks count as
+            their mean.
         topic: What the topics that count begin with.
         cpu_weight: What a cached token counts that lies in CPU memory: 1 were one on the GPU, 0 is none. The default
             is for a transfer that costs a fifth of computing.
@@ -37,6 +41,7 @@ class KvEventsConfig(Section, frozen=True, kw_only=True):
     replay_port: Port | None = None
     replay_port_offset: Offset | None = None
     ranks: Annotated[int, Meta(ge=1, le=64)] = 1
+    pin_rank: bool = False
     topic: Annotated[str, Meta(max_length=256)] = ""
     cpu_weight: Share = 0.8
     disk_weight: Share = 0.3
@@ -49,4 +54,6 @@ class KvEventsConfig(Section, frozen=True, kw_only=True):
         for one, other in (("port", "port_offset"), ("replay_port", "replay_port_offset")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
                 return other, f"`{one}` says the same; remove one"
+        if self.pin_rank and self.ranks == 1:
+            return "pin_rank", "there is one rank only; write how many in `ranks`, or remove this"
         return None

@@ -8,10 +8,13 @@ from msgspec import Meta, field
 
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
+from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.health import HealthConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
+from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
 from ext_proc.config.section import Port, Seconds, Section
+from ext_proc.config.tokens import TokensConfig
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
 
@@ -19,7 +22,6 @@ FailureMode: TypeAlias = Literal["open", "refuse"]
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 LogFormat: TypeAlias = Literal["json", "console"]
 TransportName: TypeAlias = Literal["auto", "queue", "aio"]
-TokenSourceName: TypeAlias = Literal["engine", "local"]
 EngineName: TypeAlias = Literal["vllm", "sglang", "tensorrt-llm", "triton", "tgi", "llama-cpp", "ollama"]
 
 Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
@@ -60,6 +62,7 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
         metrics_port: Port of its page of metrics, where it differs from the pool's.
         kv_events_port: Port of its first publisher of KV events, where it differs from the pool's.
         kv_replay_port: Port where the events of that publisher can be asked for again, the same.
+        caps: What it may hold at most, where that differs from the pool's.
     """
 
     address: str
@@ -73,26 +76,7 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     kv_events_port: Port | None = None
     kv_replay_port: Port | None = None
-
-
-class TokensConfig(Section, frozen=True, kw_only=True):
-    """Exact tokens of requests, for engines that report what they hold (`kv_events`).
-
-    Attributes:
-        source: Who makes tokens of prompts: `engine` asks the engines' `/tokenize` (vLLM, SGLang), which costs them a
-            few milliseconds of a core per prompt; `local` runs a tokenizer in two threads here, and tokenizes of a
-            conversation only what is new.
-        deadline_ms: Milliseconds that a pick waits for tokens; then it goes by the text, and
-            `kvpicker_token_lookups_total` counts it as `late`.
-        tokenizer: For `local`, the folder with the model's `tokenizer.json` and `tokenizer_config.json` or
-            `chat_template.jinja`. It must be the one that the engines use.
-        cache_tokens: Tokens remembered of prompts seen before, at most. The default takes about 40 MB when full.
-    """
-
-    source: TokenSourceName = "engine"
-    deadline_ms: Annotated[float, Meta(ge=1, le=1_000)] = 20.0
-    tokenizer: str | None = None
-    cache_tokens: Annotated[int, Meta(ge=10_000, le=1_000_000_000)] = 1_000_000
+    caps: CapsConfig = CapsConfig()
 
 
 class PoolConfig(Section, frozen=True, kw_only=True):
@@ -113,6 +97,10 @@ class PoolConfig(Section, frozen=True, kw_only=True):
             8002 for `triton`.
         tokens: How the exact tokens of requests are found. Unset goes by their text.
         kv_events: Where the engines tell what their caches hold. Unset listens to none.
+        api_key_env: Name of an environment variable that holds the engines' API key, sent as a bearer token with what
+            kvpicker itself asks them: `/v1/models`, `/tokenize`. Requests of clients carry their own.
+        caps: What each endpoint may hold at most. None by default.
+        queue: How requests wait when all endpoints are at their caps.
     """
 
     strategy: StrategyConfig = StrategyConfig()
@@ -125,6 +113,9 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     tokens: TokensConfig | None = None
     kv_events: KvEventsConfig | None = None
+    api_key_env: str | None = None
+    caps: CapsConfig = CapsConfig()
+    queue: QueueConfig = QueueConfig()
 
     @property
     def specs(self) -> tuple[EndpointSpec, ...]:
@@ -140,22 +131,6 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     """
 
     strategy: StrategyConfig
-
-
-class EnvoyConfig(Section, frozen=True, kw_only=True):
-    """What kvpicker and Envoy agree on.
-
-    Attributes:
-        endpoints_file: Path of the EDS file that kvpicker writes and Envoy reads. Unset writes none, for an
-            Envoy that learns its endpoints elsewhere.
-        cluster: Name of the Envoy cluster that the endpoints belong to.
-        fallbacks: Further endpoints that Envoy may try when the chosen one refuses, at most; the same as
-            Envoy's `num_retries`.
-    """
-
-    endpoints_file: str | None = None
-    cluster: Annotated[str, Meta(min_length=1, max_length=256)] = "kvpicker_endpoints"
-    fallbacks: Annotated[int, Meta(ge=0, le=10)] = 2
 
 
 class PromptsConfig(Section, frozen=True, kw_only=True):
@@ -194,10 +169,13 @@ class LeasesConfig(Section, frozen=True, kw_only=True):
         renewal_timeout_s: The same, once Envoy has been seen to report requests as running: then silence about one
             means that its end was missed. More than four reports, which come every 10 s. An Envoy that reports nothing
             must not share a kvpicker with one that does.
+        max_leases: Requests that count as in flight, at most. Of more, those not heard of for longest end, as if their
+            time were over. The default takes some hundred megabytes when full.
     """
 
     timeout_s: Seconds = 900.0
     renewal_timeout_s: Seconds = 45.0
+    max_leases: Annotated[int, Meta(ge=100, le=10_000_000)] = 100_000
 
 
 class ScrapeConfig(Section, frozen=True, kw_only=True):
@@ -279,6 +257,7 @@ class Config(Section, frozen=True, kw_only=True):
         dns: How host names of endpoints become addresses.
         kubernetes: How the API server is reached.
         explain: What clients are told of decisions.
+        tenants: On whose behalf requests are sent, and which go first when they must wait.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
         drain_s: Seconds that kvpicker still serves after SIGTERM while it says it is not ready; longer than Envoy's
@@ -301,6 +280,7 @@ class Config(Section, frozen=True, kw_only=True):
     dns: DnsConfig = DnsConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
     explain: ExplainConfig = ExplainConfig()
+    tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
     log: LogConfig = LogConfig()
@@ -329,4 +309,5 @@ def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
         metrics=MetricsSource(
             entry.engine, entry.metrics_path, entry.metrics_port, entry.kv_events_port, entry.kv_replay_port
         ),
+        caps=entry.caps.caps,
     )

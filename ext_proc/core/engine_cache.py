@@ -14,6 +14,10 @@ from ext_proc.core.kv_events import BlocksRemoved, BlocksStored, EngineHash, KvE
 from ext_proc.core.model import BlockHash
 from ext_proc.core.token_chain import TokenHasher, distinguished, root
 
+MOST_BLOCKS = 4_000_000
+"""Blocks of one cache that are remembered in each tier, some 700 MB; further ones count as not held."""
+
+_MOST_GROUPS = 256
 _FULL_ATTENTION = frozenset({"full_attention", "mla_attention", "sink_full_attention"})
 _FIRST_GROUP = (None, 0)
 _NO_BLOCKS: Mapping[EngineHash, BlockHash] = MappingProxyType({})
@@ -109,6 +113,8 @@ class EngineCache:
         parent = root(event.adapter, event.salt) if event.parent is None else self._named(event.parent)
         if parent is None:
             return "unknown_parent"
+        if len(self._tiers[event.tier].named) + len(event.hashes) > MOST_BLOCKS:
+            return "too_many_blocks"
         links = hasher.links(event.tokens, parent) if not event.keys else _distinguished(hasher, event, parent)
         self._tiers[event.tier].stored(event.hashes, links)
         return None
@@ -125,7 +131,7 @@ class EngineCache:
 
         Only a stored block says of which kind its group is; without a word the first group is taken for such a one.
         """
-        if kind and group is not None:
+        if kind and group is not None and len(self._counted) < _MOST_GROUPS:
             self._counted[group] = kind in _FULL_ATTENTION
         if kind:
             return kind in _FULL_ATTENTION

@@ -12,6 +12,7 @@ from ext_proc.core.errors import Refusal
 from ext_proc.core.model import Api, Decision
 from ext_proc.core.prompts import RequestHead
 from ext_proc.core.token_hits import TokenPrompt
+from ext_proc.core.turn import Turn
 
 
 class Kind(enum.IntEnum):
@@ -50,6 +51,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         spoofed: True if the client sent a header that only a picker may set.
         request_id: the gateway's name for the request; empty where it is not forwarded.
         asker: address of the client, as the gateway sees it, if it asks for an explanation; else empty.
+        tenant: on whose behalf the request is sent, as the gateway says; empty if it says nothing.
+        priority: its priority, as the gateway writes it; empty the same.
     """
 
     method: str
@@ -62,6 +65,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spoofed: bool = False
     request_id: str = ""
     asker: str = ""
+    tenant: str = ""
+    priority: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -120,5 +125,17 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     found: Awaitable[TokenPrompt | None]
 
 
+class WaitForTurn(msgspec.Struct, frozen=True, gc=False):
+    """Wait until the turn has its action, or its time is over (`Exchange.give_up`), and send that action.
+
+    Attributes:
+        turn: the request that waits.
+        extension: seconds that Envoy must be asked to be patient, at once; 0 does not ask.
+    """
+
+    turn: Turn
+    extension: float
+
+
 Event: TypeAlias = RequestHeaders | Message
-Action: TypeAlias = Continue | Refuse | Abort | Ignore | Wait
+Action: TypeAlias = Continue | Refuse | Abort | Ignore | Wait | WaitForTurn

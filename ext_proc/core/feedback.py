@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ext_proc.core.admission import Admission
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
@@ -43,6 +44,7 @@ class Feedback:
         expectations: Expectations,
         picker: EndpointPicker,
         observer: Observer,
+        admission: Admission | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
@@ -52,6 +54,7 @@ class Feedback:
         self._expectations = expectations
         self._picker = picker
         self._observer = observer
+        self._admission = admission
         self._patience = Patience()
 
     def is_foreign(self, decision_id: str) -> bool:
@@ -124,7 +127,15 @@ class Feedback:
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(decision, outcome)
+        self._freed(now)
         return True
+
+    def left(self, request_id: str, now: float) -> bool:
+        """Settle the decision of a client that left before Envoy had it; False if there is none to be found."""
+        lease = self._ledger.find(request_id)
+        if lease is None:
+            return False
+        return self.settle(Outcome(decision_id=lease.decision.id, ending=Ending.CLIENT_GONE), now)
 
     def expire(self, now: float) -> int:
         """Settle the leases whose log entry is overdue; return how many there were."""
@@ -133,18 +144,28 @@ class Feedback:
             lost = Outcome(
                 decision_id=lease.decision.id, ending=Ending.LOST, served=lease.served, first_token=lease.first_token
             )
+            if self._picker.token_hits is not None:
+                self._picker.token_hits.ended(lease.decision.id, now, computed=True)
             self._observer.finished(lease.decision, lost)
+        self._freed(now)
         return len(overdue)
+
+    def _freed(self, now: float) -> None:
+        """Let whoever waits for a place try; last, so that all that was learnt counts."""
+        if self._admission is not None and len(self._admission):
+            self._admission.dispatch(now)
 
     def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None, generated: int | None) -> None:
         """Learn from a good answer what to expect of the next ones."""
         request, learnt, tokens = lease.decision.request, lease.learnt, outcome.usage.prompt_tokens
         expected = self._expectations.known(self._registry.snapshot.known(request.model))
-        expected.learn(generated, outcome.duration)
+        expected.learn(generated, max(outcome.duration - request.waited, 0.0))
         if not tokens or not learnt.chain or request.truncated:
             return
         if learnt.estimated >= _LEAST_COUNTED:
             expected.learn_tokens(learnt.estimated, tokens)
+            if served is not None:
+                self._index.scaled(served.slot, expected.scale)
         if served is not None and outcome.usage.cached_tokens is not None:
             self._set_right(lease, served, outcome.usage.cached_tokens, tokens)
 
@@ -184,7 +205,8 @@ class Feedback:
         elif ending is Ending.CLIENT_GONE and self._patience.is_exhausted(served.pool, outcome.duration):
             ending = Ending.TIMEOUT
         self._health.note(served, ending, now, lease.decision.decided_at)
-        knowledge.reputations.note(served, ending, now, seconds=outcome.duration, tokens=generated)
+        seconds = max(outcome.duration - lease.decision.request.waited, 0.0)
+        knowledge.reputations.note(served, ending, now, seconds=seconds, tokens=generated)
         if ending is Ending.OK and model in served.models:
             knowledge.served.note(served, model)
 

@@ -96,8 +96,10 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
         events: in their order.
         rank: data-parallel rank that they are of; None where the engine does not say.
         skipped: why other events of the batch could not be used.
+        at: when it was made, seconds of the engine's clock; None where that is not said.
     """
 
     events: Sequence[KvEvent]
     rank: int | None = None
     skipped: Sequence[str] = ()
+    at: float | None = None

@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from ext_proc.core.block_table import BlockTable
 from ext_proc.core.engine_cache import EngineCache
 from ext_proc.core.kv_events import Batch
+from ext_proc.core.kv_state import Disbelief
 
 MOST_RANKS = 64
 """Caches of one publisher; more are no ranks but nonsense."""
@@ -29,12 +30,16 @@ class KvFeed:
         caches: by rank.
         is_heard: whether anything has been received.
         is_waiting: whether messages are missing that have been asked for; nothing is believed meanwhile.
+        losses: times that messages were lost, so that what was held before is not believed.
+        is_silent: whether it was silent for so long that nothing is believed until something comes.
     """
 
     def __init__(self, table: BlockTable, rank: int = 0) -> None:
         self.caches: dict[int, EngineCache] = {}
         self.is_heard = False
         self.is_waiting = False
+        self.is_silent = False
+        self.losses = 0
         self._table = table
         self._rank = rank
         self._next = 0
@@ -51,6 +56,52 @@ class KvFeed:
         """
         self._may_be_new_from = self._next + (not can_ask)
 
+    def asking(self) -> None:
+        """Note that what was published before is asked for; nothing is believed until there is an answer or none."""
+        self._wait(is_waiting=True)
+
+    def asked(self, *, is_answered: bool) -> None:
+        """Note that an answer is complete, or that none comes.
+
+        With a complete one an engine is known even if it has stored nothing yet, and it is the process that was asked
+        whose messages follow.
+        """
+        if is_answered:
+            self.is_heard = self.is_heard or self._starts_complete
+            self._may_be_new_from = math.inf
+        self._wait(is_waiting=False)
+
+    def mistrust(self) -> None:
+        """Believe nothing until something comes: the engine must have told of changes, and has not."""
+        self.is_silent = True
+        if self.is_heard:
+            self.is_heard = False
+            self._table.revision += 1
+
+    @property
+    def disbelief(self) -> Disbelief | None:
+        """Why nothing is believed; None if what was reported is."""
+        if self.is_waiting:
+            return Disbelief.MISSING_EVENTS
+        if self.is_silent:
+            return Disbelief.SILENT
+        return None if self.is_heard else Disbelief.NOTHING_HEARD
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing can be held that was not reported."""
+        return self._starts_complete and all(cache.is_complete for cache in self.caches.values())
+
+    def restart(self) -> None:
+        """Note that another process publishes, whose cache began empty and whose numbers begin at 0."""
+        self._drop()
+        self.is_heard = False
+        self._next = 0
+        self._live = -1
+        self._starts_complete = True
+        self._may_be_new_from = math.inf
+        self._table.revision += 1
+
     def is_new(self, number: int) -> bool:
         """Tell whether a live number must be taken for one of a new process.
 
@@ -64,7 +115,7 @@ class KvFeed:
         Nothing is believed until `receive` is called with it.
         """
         if self.is_new(number):
-            self._restart()
+            self._begin_anew()
         if number <= self._next:
             return None
         self._wait(is_waiting=True)
@@ -77,8 +128,9 @@ class KvFeed:
             Why some of its events had none, metric labels.
         """
         if self.is_new(number):
-            self._restart()
+            self._begin_anew()
         self._wait(is_waiting=False)
+        self._may_be_new_from = math.inf  # what follows is of the same process as this
         self._live = number
         return self._take(number, batch)
 
@@ -108,12 +160,8 @@ class KvFeed:
             self.is_waiting = is_waiting
             self._table.revision += 1
 
-    def _restart(self) -> None:
-        self._drop()
-        self._next = 0
-        self._live = -1
-        self._starts_complete = True
-        self._may_be_new_from = math.inf
+    def _begin_anew(self) -> None:
+        self.restart()
         self._wait(is_waiting=False)
 
     def _take(self, number: int, batch: Batch) -> list[str]:
@@ -121,7 +169,10 @@ class KvFeed:
             return []
         if number > self._next:
             self._doubt()
-        self.is_heard = True
+        if not self.is_heard:
+            self.is_heard = True
+            self.is_silent = False
+            self._table.revision += 1
         self._next = number + 1
         rank = self._rank if batch.rank is None else batch.rank
         cache = self.caches.get(rank)
@@ -133,6 +184,7 @@ class KvFeed:
         return [problem for problem in map(cache.apply, batch.events) if problem is not None]
 
     def _doubt(self) -> None:
+        self.losses += 1
         self._starts_complete = False
         for cache in self.caches.values():
             cache.doubt()

@@ -13,7 +13,10 @@ DESTINATION: Final = "x-gateway-destination-endpoint"
 SUBSET: Final = "x-gateway-destination-endpoint-subset"
 SERVED: Final = "x-gateway-destination-endpoint-served"
 
-PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED)
+RANK: Final = "x-data-parallel-rank"
+"""The data-parallel rank that is to answer, as vLLM and SGLang read it."""
+
+PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED, RANK)
 """Headers that a client must not set."""
 
 SESSION: Final = "x-kvpicker-session"
@@ -42,6 +45,9 @@ ASKER: Final = f"request.headers['{EXPLAIN_PASSED}'] == '1' ? source.address : '
 
 Unlike a header it cannot be written by a client, whatever the gateway strips.
 """
+
+DROPPED_HEADER: Final = "x-llm-d-request-dropped-reason"
+"""Response header that says why a request was dropped, in the words that gateways of the protocol know."""
 
 DECISION_HEADER: Final = "x-kvpicker-decision"
 EXPLANATION_HEADER: Final = "x-kvpicker-explanation"

@@ -222,6 +222,8 @@ class EndpointPicker:
             exact=tuple([exact[place] for place in places]) if exact else (),
         )
         prefill = predicted(request, ranking, context, best)
+        if tokens is not None and self.token_hits is not None:
+            decision = self.token_hits.pinned(decision, tokens, prefill, now)
         guessed = 0 if counted else estimated
         return Choice(decision, chain, depths[best], max(depths), estimated, guessed, prefill, context.output, tokens)
 
@@ -334,7 +336,7 @@ class EndpointPicker:
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
             learnt = Learnt(chain, choice.depth, stamp, choice.guessed, used)
         if choice.tokens is not None and self.token_hits is not None:
-            self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill.wait)
+            self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill, decision.rank)
         self._ledger.take(
             # What waits for the outcome, perhaps for minutes, is small: memory touched by every request is slow.
             msgspec.structs.replace(decision, terms=(), filters=()),

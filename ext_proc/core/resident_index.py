@@ -26,42 +26,54 @@ class _Reporter(msgspec.Struct):
     weights: Sequence[float]
     feeds: list[KvFeed]
     cache: EngineCache | None = None
+    is_pinned: bool = False
 
     def caches(self) -> list[EngineCache] | None:
         return [self.cache] if self.cache is not None else believed(self.feeds)
 
     def tokens(self, caches: Sequence[EngineCache], runs: Runs, size: int) -> int | None:
-        """Return the tokens of a prompt that its caches hold on the average; None where they may hold more."""
-        total = 0.0
-        for cache in caches:
-            for run, weight in zip(runs.get(cache.row, ()), self.weights, strict=False):
-                total += run * weight
-        if not total and not all(cache.is_complete for cache in caches):
+        """Return the tokens of a prompt that its caches hold; None where they may hold more."""
+        held = [self._blocks(cache, runs) for cache in caches]
+        if not any(held) and not all(cache.is_complete for cache in caches):
             return None
-        return int(total * size / max(len(caches), len(self.feeds)))
+        if self.is_pinned:
+            return int(max(held, default=0.0) * size)
+        return int(sum(held) * size / max(len(caches), len(self.feeds), 1))
+
+    def by_rank(self, runs: Runs, size: int) -> list[int]:
+        """Return the tokens of a prompt that the caches of each publisher hold, in the order of their ports."""
+        return [
+            int(max((self._blocks(cache, runs) for cache in feed.caches.values()), default=0.0) * size)
+            for feed in self.feeds
+        ]
+
+    def _blocks(self, cache: EngineCache, runs: Runs) -> float:
+        return sum(run * weight for run, weight in zip(runs.get(cache.row, ()), self.weights, strict=False))
 
 
 class _Plan(msgspec.Struct, frozen=True, gc=False):
     """How some slots are asked for blocks of one size.
 
     Attributes:
-        caches: of each slot; none if it cannot tell.
+        caches: of each slot; None if it cannot tell.
         rows: all of them, one bit each.
         simple: where each slot has one cache at most: its row, or -1, and what the slot holds if that row holds none.
     """
 
-    caches: Sequence[Sequence[EngineCache]]
+    caches: Sequence[Sequence[EngineCache] | None]
     rows: int
     simple: Sequence[tuple[int, int | None]] | None
 
     @classmethod
-    def of(cls, caches: Sequence[Sequence[EngineCache]], reporters: Sequence[_Reporter | None]) -> _Plan:
+    def of(cls, caches: Sequence[Sequence[EngineCache] | None], reporters: Sequence[_Reporter | None]) -> _Plan:
         """Make the plan for the caches of each slot."""
-        rows = _mask(cache for of_slot in caches for cache in of_slot)
+        rows = _mask(cache for of_slot in caches for cache in of_slot or ())
         simple: list[tuple[int, int | None]] = []
         for of_slot, reporter in zip(caches, reporters, strict=True):
-            if not of_slot or reporter is None:
+            if of_slot is None or reporter is None:
                 simple.append((-1, None))
+            elif not of_slot:
+                simple.append((-1, 0))
             elif len(of_slot) == 1 and len(reporter.feeds) <= 1:
                 simple.append((of_slot[0].row, 0 if of_slot[0].is_complete else None))
             else:
@@ -93,15 +105,24 @@ class ResidentIndex:
             cache.block_tokens = block_tokens
             self._reporters[slot] = _Reporter([EVERY_TIER_COUNTS[tier] for tier in Tier], [], cache)
 
-    def feed(self, slot: int, rank: int = 0, weights: Mapping[Tier, float] = EVERY_TIER_COUNTS) -> KvFeed:
+    def feed(
+        self,
+        slot: int,
+        rank: int = 0,
+        weights: Mapping[Tier, float] = EVERY_TIER_COUNTS,
+        *,
+        is_pinned: bool = False,
+    ) -> KvFeed:
         """Begin to listen to a publisher of an engine's events; it is known once something comes.
 
         Args:
             slot: the engine; several publishers of one add up.
             rank: data-parallel rank of events that do not say.
             weights: what a cached token in a tier counts, 1 for a whole one.
+            is_pinned: whether requests say which rank is to answer.
         """
         reporter = self._reporters.setdefault(slot, _Reporter([], []))
+        reporter.is_pinned = is_pinned
         reporter.weights = [weights[tier] for tier in Tier]
         feed = KvFeed(self._table, rank)
         reporter.feeds.append(feed)
@@ -152,7 +173,8 @@ class ResidentIndex:
     def tokens_held(self, chain: TokenChain, slots: Sequence[int]) -> list[int | None]:
         """Return how many leading tokens of a prompt each slot holds, those in far tiers by their weight.
 
-        An engine of several data-parallel ranks chooses one by itself, whatever they hold: it counts as their mean.
+        An engine of several data-parallel ranks that chooses one by itself, whatever they hold, counts as their mean;
+        one that is told which rank is to answer counts as the best of them.
 
         Returns:
             A number per slot; None where an engine does not report, is not believed at the moment, has blocks of
@@ -160,18 +182,37 @@ class ResidentIndex:
         """
         size, table = chain.block_tokens, self._table
         plan = self._plan(size, slots)
-        if plan.simple is not None and table.is_near:
-            depth_of = table.depths(chain.hashes, plan.rows).get
-            return [depth * size if (depth := depth_of(row)) else otherwise for row, otherwise in plan.simple]
-        runs = table.runs(chain.hashes, plan.rows)
+        if table.is_near:
+            depths = table.depths(chain.hashes, plan.rows)
+            if plan.simple is not None:
+                depth_of = depths.get
+                return [depth * size if (depth := depth_of(row)) else otherwise for row, otherwise in plan.simple]
+            runs = {row: [depth] for row, depth in depths.items()}
+        else:
+            runs = table.runs(chain.hashes, plan.rows)
         return [
-            self._reporters[slot].tokens(caches, runs, size) if caches else None
+            None if caches is None else self._reporters[slot].tokens(caches, runs, size)
             for slot, caches in zip(slots, plan.caches, strict=True)
         ]
+
+    def ranks(self, slot: int) -> int:
+        """Return how many data-parallel ranks a request to an engine chooses from; 0 where the engine chooses."""
+        reporter = self._reporters.get(slot)
+        return len(reporter.feeds) if reporter is not None and reporter.is_pinned else 0
+
+    def tokens_by_rank(self, chain: TokenChain, slot: int) -> list[int]:
+        """Return how many leading tokens of a prompt each rank of an engine holds, as `tokens_held` counts them."""
+        reporter = self._reporters[slot]
+        rows = _mask(cache for feed in reporter.feeds for cache in feed.caches.values())
+        return reporter.by_rank(self._table.runs(chain.hashes, rows), chain.block_tokens)
 
     def block_tokens(self, slot: int) -> int | None:
         """Return the tokens of a block of an engine; None while it reports none or is not believed."""
         return next((c.block_tokens for c in self._caches(slot) or () if c.block_tokens is not None), None)
+
+    def has_blocks_of(self, slot: int, block_tokens: int) -> bool:
+        """Tell whether an engine is believed, and its blocks have a size, as far as they have any yet."""
+        return slot in self and self.block_tokens(slot) in (block_tokens, None)
 
     def blocks(self, slot: int) -> int:
         """Return how many blocks a slot holds, copies not counted."""
@@ -197,11 +238,12 @@ class ResidentIndex:
             plan = self._plans[key] = _Plan.of(caches, list(map(self._reporters.get, slots)))
         return plan
 
-    def _caches_of_size(self, slot: int, block_tokens: int) -> list[EngineCache]:
-        caches = self._caches(slot) or []
-        # A rank that was not used yet has no size.
-        sizes = {cache.block_tokens for cache in caches} - {None}
-        return caches if sizes == {block_tokens} else []
+    def _caches_of_size(self, slot: int, block_tokens: int) -> list[EngineCache] | None:
+        """Return the caches of a slot; None if it is not believed, or has blocks of another size."""
+        caches = self._caches(slot)
+        # A rank that was not used yet has no size; it holds nothing of any prompt.
+        is_other = any(cache.block_tokens not in (block_tokens, None) for cache in caches or ())
+        return None if is_other else caches
 
     def _caches(self, slot: int) -> list[EngineCache] | None:
         reporter = self._reporters.get(slot)
@@ -246,6 +288,10 @@ class MixedIndex:
         """Correct our own history, if that was what predicted."""
         if slot not in self._resident:
             self._observed.missed(slot, used, stamp)
+
+    def scaled(self, slot: int, scale: float) -> None:
+        """Tell our own history how its engine counts tokens."""
+        self._observed.scaled(slot, scale)
 
 
 def _mask(caches: Iterable[EngineCache]) -> int:

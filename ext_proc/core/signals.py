@@ -42,6 +42,7 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         kv_usage: share of KV memory that running requests hold, 0 to 1, the mean over ranks; 0 does not mean that
             nothing is cached.
         kv_tokens: capacity of its KV cache, tokens.
+        block_tokens: tokens of one block of it.
         prompt_tokens: prompt tokens since its start.
         queried_tokens: prompt tokens looked up in its prefix cache since its start.
         cached_tokens: prompt tokens found there since its start.
@@ -56,6 +57,7 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     running: float | None = None
     kv_usage: float | None = None
     kv_tokens: int | None = None
+    block_tokens: int | None = None
     prompt_tokens: float | None = None
     queried_tokens: float | None = None
     cached_tokens: float | None = None
@@ -122,6 +124,11 @@ class Signals:
     def interval(self, slot: int) -> Interval | None:
         """Return what happened between the latest two readings of a slot; None before the second."""
         return self._intervals.get(slot)
+
+    def block_tokens(self, slot: int) -> int | None:
+        """Return the tokens of one block of the KV cache in a slot; None if nothing says so. It does not grow old."""
+        found = self._latest.get(slot)
+        return None if found is None else found.block_tokens
 
     def age(self, slot: int, now: float) -> float | None:
         """Return the seconds since the latest reading of a slot, however long ago; None if there is none."""

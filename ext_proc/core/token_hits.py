@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from ext_proc.core.model import BlockHash, InferenceRequest
+from ext_proc.core.model import BlockHash, Decision, InferenceRequest
+from ext_proc.core.prefill import NO_PREFILL, Prefill
 from ext_proc.core.prefix_index import held_depth
 from ext_proc.core.prompts import RequestHead
+from ext_proc.core.ranks import RankLoads
 from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.token_chain import TokenChain
 
 EXPECTED_S: Final = 5.0
 """Seconds, beside the wait that was predicted, for which a prompt that was sent counts as held without a report."""
+
+_USUAL_RATE: Final = 8_000.0
+"""Prefill tokens per second, where the strategy counts no seconds."""
 
 _REPORTED_S: Final = 0.1
 """Seconds after the end of a request by which its engine's reports are here; measured are a few milliseconds."""
@@ -67,7 +72,8 @@ class TokenHits:
         self._expected_s = expected_s
         self._sent: dict[str, _Sent] = {}
         self._over: deque[tuple[float, str]] = deque()
-        self._copies: dict[int, dict[BlockHash, int]] = {}
+        self._copies: dict[int, dict[int, dict[BlockHash, int]]] = {}
+        self._loads = RankLoads()
 
     def held(self, prompt: TokenPrompt, slots: Sequence[int], now: float) -> list[int | None]:
         """Return how many leading tokens of a prompt an engine in each slot need not compute.
@@ -89,7 +95,43 @@ class TokenHits:
         corrected = [hit if tokens is None else tokens for hit, tokens in zip(hits, held, strict=True)]
         return corrected, tuple([tokens is not None for tokens in held])
 
-    def sent(self, name: str, slot: int, prompt: TokenPrompt, now: float, wait: float = 0.0) -> None:
+    def pinned(self, decision: Decision, prompt: TokenPrompt, prefill: Prefill, now: float) -> Decision:
+        """Name the data-parallel rank of a decision's endpoint, where engines are told.
+
+        Only a rank that every endpoint of the decision has is named: a retry elsewhere carries the same name. What is
+        predicted is what that rank holds.
+
+        Args:
+            decision: what was decided.
+            prompt: the prompt of the request.
+            prefill: what was predicted of its prefill.
+            now: monotonic seconds.
+        """
+        if not self.resident.ranks(decision.endpoints[0].slot) or not decision.exact or not decision.exact[0]:
+            return decision
+        ranks = min(self.resident.ranks(endpoint.slot) for endpoint in decision.endpoints)
+        if not ranks:
+            return decision
+        held = self._held_by_rank(prompt, decision.chosen.slot)[:ranks]
+        rate = prefill.rate or _USUAL_RATE
+        rank = self._loads.choose(decision.chosen.slot, [(prompt.count - own) / rate for own in held], now)
+        fallbacks = [
+            self._held_by_rank(prompt, endpoint.slot)[rank] if is_exact else hit
+            for endpoint, is_exact, hit in zip(
+                decision.endpoints[1:], decision.exact[1:], decision.fallback_hits, strict=True
+            )
+        ]
+        return msgspec.structs.replace(decision, rank=rank, hit_tokens=held[rank], fallback_hits=tuple(fallbacks))
+
+    def sent(
+        self,
+        name: str,
+        slot: int,
+        prompt: TokenPrompt,
+        now: float,
+        prefill: Prefill = NO_PREFILL,
+        rank: int | None = None,
+    ) -> None:
         """Note that a prompt was sent.
 
         Args:
@@ -97,17 +139,21 @@ class TokenHits:
             slot: where it was sent to.
             prompt: what was sent.
             now: monotonic seconds.
-            wait: seconds until its prefill is expected to begin.
+            prefill: what was predicted of its prefill.
+            rank: the data-parallel rank that was named, if any.
         """
-        if self.resident.block_tokens(slot) != prompt.chain.block_tokens:
+        if rank is not None:
+            self._loads.sent(name, slot, rank, prefill.seconds, now)
+        if not self.resident.has_blocks_of(slot, prompt.chain.block_tokens):
             return
-        self._sent[name] = _Sent(slot, prompt.chain.hashes, now + wait + self._expected_s)
-        copies = self._copies.setdefault(slot, {})
+        self._sent[name] = _Sent(slot, rank or 0, prompt.chain.hashes, now + prefill.wait + self._expected_s)
+        copies = self._copies.setdefault(slot, {}).setdefault(rank or 0, {})
         for block in prompt.chain.hashes:
             copies[block] = copies.get(block, 0) + 1
 
     def ended(self, name: str, now: float, *, computed: bool) -> None:
         """Note that a request is over; if its prompt was computed, the engine's report is there or on its way."""
+        self._loads.ended(name)
         if name not in self._sent:
             return
         if computed:
@@ -120,13 +166,18 @@ class TokenHits:
         for name in [name for name, sent in self._sent.items() if sent.slot == slot]:
             del self._sent[name]
         self._copies.pop(slot, None)
+        self._loads.remove(slot)
+
+    def _held_by_rank(self, prompt: TokenPrompt, slot: int) -> list[int]:
+        reported, sent = self.resident.tokens_by_rank(prompt.chain, slot), self._copies.get(slot, {})
+        return [
+            min(max(tokens, _expected(prompt.chain, sent[rank]) if rank in sent else 0), prompt.reusable)
+            for rank, tokens in enumerate(reported)
+        ]
 
     def _expected(self, chain: TokenChain, slot: int) -> int:
-        copies = self._copies.get(slot)
-        if not copies or not chain.hashes or chain.hashes[0] not in copies:
-            return 0
-        # Prompts come and go as a whole, so along a chain counts never rise.
-        return held_depth(copies, 0, chain.hashes, len(chain.hashes)) * chain.block_tokens
+        sent = self._copies.get(slot)
+        return max([_expected(chain, copies) for copies in sent.values()], default=0) if sent else 0
 
     def _expire(self, now: float) -> None:
         while self._over and self._over[0][0] <= now:
@@ -136,7 +187,7 @@ class TokenHits:
 
     def _forget(self, name: str) -> None:
         sent = self._sent.pop(name, None)
-        copies = self._copies.get(sent.slot) if sent is not None else None
+        copies = self._copies.get(sent.slot, {}).get(sent.rank) if sent is not None else None
         if sent is None or copies is None:
             return
         for block in sent.blocks:
@@ -147,9 +198,17 @@ class TokenHits:
                 del copies[block]
 
 
+def _expected(chain: TokenChain, copies: Mapping[BlockHash, int]) -> int:
+    if not copies or not chain.hashes or chain.hashes[0] not in copies:
+        return 0
+    # Prompts come and go as a whole, so along a chain counts never rise.
+    return held_depth(copies, 0, chain.hashes, len(chain.hashes)) * chain.block_tokens
+
+
 class _Sent(msgspec.Struct, frozen=True, gc=False):
     """A prompt on its way: where to, its blocks, and until when it is expected to be held without a report."""
 
     slot: int
+    rank: int
     blocks: Sequence[BlockHash]
     until: float

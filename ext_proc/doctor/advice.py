@@ -2,42 +2,15 @@
 
 from __future__ import annotations
 
-import enum
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
-import msgspec
-
 from ext_proc.config import PoolConfig
+from ext_proc.doctor.events_advice import of_listening
 from ext_proc.doctor.examination import Examination
-
-
-class Level(enum.StrEnum):
-    """How much a finding matters: a problem hurts now, advice would bring something."""
-
-    PROBLEM = "problem"
-    ADVICE = "advice"
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing to know.
-
-    Attributes:
-        level: how much it matters.
-        where: the endpoint or the pool it is about.
-        what: what was found.
-        do: what to switch on or to change.
-        brings: what that would bring.
-    """
-
-    level: Level
-    where: str
-    what: str
-    do: str = ""
-    brings: str = ""
-
+from ext_proc.doctor.finding import Finding, Level
 
 _METRICS: Final[Mapping[str, str]] = MappingProxyType(
     {"sglang": "start it with --enable-metrics", "llama-cpp": "start it with --metrics"}
@@ -55,6 +28,7 @@ _USAGE: Final[Mapping[str, str]] = MappingProxyType(
 _PREFIXES: Final[Mapping[str, str]] = MappingProxyType(
     {"vllm": "start it with --enable-prefix-caching", "sglang": "start it without --disable-radix-cache"}
 )
+_UNAUTHORIZED: Final = frozenset({"http_401", "http_403"})
 _KNOWN_METRICS: Final = "its load, its speed and the size of its KV cache, which are guessed until then"
 _KNOWN_EVENTS: Final = "which prefixes it holds is known, not guessed: most where memory is short and prompts are long"
 
@@ -72,13 +46,12 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
     if not one.reachable:
         yield Finding(Level.PROBLEM, at, f"nothing answers here ({one.models_problem})", "start it, or take it out")
         return
-    if one.models_problem and not pool.models:
-        yield Finding(
-            Level.PROBLEM,
-            at,
-            f"/v1/models does not say what it serves ({one.models_problem})",
-            "set `models` of its pool",
-        )
+    if one.models_problem in _UNAUTHORIZED:
+        what = f"it wants another API key than it gets ({one.models_problem})"
+        yield Finding(Level.PROBLEM, at, what, "set `api_key_env` of its pool")
+    elif one.models_problem and not pool.models:
+        what = f"/v1/models does not say what it serves ({one.models_problem})"
+        yield Finding(Level.PROBLEM, at, what, "set `models` of its pool")
     yield from _of_metrics(one)
     if one.prefix_caching is False:
         do = _PREFIXES.get(one.engine, "switch its prefix cache on")
@@ -105,6 +78,7 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
         what = "the tokenizer of the pool makes other tokens than the engine"
         do = "give it the files of the engine's model, or set `tokens: {source: engine}`"
         yield Finding(Level.PROBLEM, at, what, do, "hits that are there are seen")
+    yield from of_listening(one)
     yield from _of_usage(one)
 
 
@@ -113,7 +87,7 @@ def _of_metrics(one: Examination) -> Iterator[Finding]:
         return
     if one.metrics_problem:
         do = _METRICS.get(one.engine, "switch its metrics on, or set `metrics_path` and `metrics_port` of its pool")
-        if one.metrics_problem in ("http_401", "http_403"):
+        if one.metrics_problem in _UNAUTHORIZED:
             do = "set `scrape.token_env`"
         what = f"its metrics cannot be read ({one.metrics_problem})"
         yield Finding(Level.ADVICE, one.endpoint, what, do, _KNOWN_METRICS)

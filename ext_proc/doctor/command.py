@@ -16,8 +16,11 @@ from ext_proc.config import Config, load, parse_endpoints
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import EndpointSpec, Registry
-from ext_proc.doctor.advice import Level, findings
+from ext_proc.doctor.advice import findings
 from ext_proc.doctor.examination import TIMEOUT_S, Examination, examine
+from ext_proc.doctor.finding import Level
+from ext_proc.doctor.running import heard
+from ext_proc.sources.api_keys import NO_HEADERS, read_keys
 from ext_proc.sources.kv_publishers import publishers
 from ext_proc.sources.scrape import metrics_source
 from ext_proc.token_pools import local_tokenizer
@@ -27,7 +30,8 @@ HELP: Final = "ask each configured engine what it can tell, and say what to swit
 DESCRIPTION: Final = """\
 Asks every engine of a configuration file what it is, whether its metrics, KV events and
 tokenizer can be used, and whether block sizes agree; says in plain words what is wrong,
-what to switch on, and what that would bring. Only reads, unless --probe is given.
+what to switch on, and what that would bring. Only reads, unless --probe is given. If a
+kvpicker runs with this file, it says how listening to KV events goes.
 
 The exit status is 0 if nothing is wrong (advice is not wrong), 1 if there is a problem,
 2 if the configuration cannot be used.
@@ -55,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     config = load(arguments.config)
     registry = registered(config)
-    examined = asyncio.run(examine_all(config, registry, probe=arguments.probe, timeout_s=arguments.timeout))
+    examined = asyncio.run(_examine(config, registry, arguments))
     found = findings(examined, config.pools)
     if arguments.json:
         told = {"engines": examined, "findings": found}
@@ -65,6 +69,17 @@ def run(arguments: argparse.Namespace) -> int:
 
         show(examined, found, sys.stdout)
     return int(any(finding.level is Level.PROBLEM for finding in found))
+
+
+async def _examine(config: Config, registry: Registry, arguments: argparse.Namespace) -> list[Examination]:
+    """Ask all engines, and the kvpicker that runs with the configuration, if one does."""
+    listening, examined = await asyncio.gather(
+        heard(config, arguments.config, arguments.timeout),
+        examine_all(config, registry, probe=arguments.probe, timeout_s=arguments.timeout),
+    )
+    for one in examined:
+        one.publishers = listening.get(one.endpoint, ())
+    return examined
 
 
 def registered(config: Config) -> Registry:
@@ -86,9 +101,9 @@ async def examine_all(config: Config, registry: Registry, *, probe: bool, timeou
     """Ask all engines, some at a time, and return what they answered in their order.
 
     Raises:
-        ConfigError: the token for their metrics is not there, or a local tokenizer cannot be used.
+        ConfigError: the token for their metrics or a key is not there, or a local tokenizer cannot be used.
     """
-    token, turns, pools = scrape_token(config), asyncio.Semaphore(_AT_ONCE), config.pools
+    token, keys, turns, pools = scrape_token(config), read_keys(config), asyncio.Semaphore(_AT_ONCE), config.pools
     tokenizers = {name: local_tokenizer(name, config) for name in pools}
     async with aiohttp.ClientSession(auto_decompress=True) as session:
 
@@ -101,6 +116,7 @@ async def examine_all(config: Config, registry: Registry, *, probe: bool, timeou
                     endpoint,
                     source,
                     token=token,
+                    headers=keys.get(endpoint.pool, NO_HEADERS),
                     probe=probe,
                     events=events,
                     local=tokenizers.get(endpoint.pool),

@@ -10,9 +10,11 @@ from typing import Any, Final
 import aiohttp
 import msgspec
 
+from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint, MetricsSource
 from ext_proc.core.prompts.token_question import TokenQuestion
 from ext_proc.doctor.pages import KvEvents, kv_events_of_sglang, kv_events_of_vllm, read_cache
+from ext_proc.sources.api_keys import NO_HEADERS
 from ext_proc.sources.engine_tokenizer import fetch_tokens
 from ext_proc.sources.kv_publishers import Publishers
 from ext_proc.sources.local_tokenizer import LocalTokenizer
@@ -58,6 +60,7 @@ class Examination(msgspec.Struct, kw_only=True):
         tokenizes_text: whether `/tokenize` takes a prompt.
         tokenizes_chat: whether `/tokenize` takes a conversation.
         same_tokens: whether the local tokenizer of its pool makes the tokens that it makes; None if that is not known.
+        publishers: how the kvpicker that runs with the configuration hears its KV events; none where that is not known.
         reports_cached: whether its answers say how many tokens were cached; None if that was not tried.
         probe_problem: why trying failed; empty if it did not.
     """
@@ -79,6 +82,7 @@ class Examination(msgspec.Struct, kw_only=True):
     tokenizes_text: bool = False
     tokenizes_chat: bool = False
     same_tokens: bool | None = None
+    publishers: tuple[PublisherState, ...] = ()
     reports_cached: bool | None = None
     probe_problem: str = ""
 
@@ -89,6 +93,7 @@ async def examine(
     source: MetricsSource,
     *,
     token: str | None,
+    headers: Mapping[str, str] = NO_HEADERS,
     probe: bool,
     events: Publishers | None = None,
     local: LocalTokenizer | None = None,
@@ -101,32 +106,35 @@ async def examine(
         endpoint: the engine.
         source: where its metrics are, and which engine it is, as far as that is configured.
         token: bearer token for its metrics.
+        headers: those that carry its API key.
         probe: True to have it generate one token.
         events: where its KV events are to be heard, by configuration.
         local: the tokenizer of its pool, if that has one of its own.
         timeout_s: bound on each question.
     """
     made = Examination(endpoint=endpoint.address, pool=endpoint.pool, engine=source.engine or "")
-    await _ask_models(session, made, timeout_s)
+    await _ask_models(session, made, headers, timeout_s)
     if made.models_problem in ("unreachable", "timeout"):
         return made
     made.reachable = True
     await asyncio.gather(
         _ask_metrics(session, made, source, token, timeout_s),
-        _ask_itself(session, made, timeout_s),
-        _ask_tokens(session, made, timeout_s),
+        _ask_itself(session, made, headers, timeout_s),
+        _ask_tokens(session, made, headers, timeout_s),
         _knock(made, events, timeout_s),
     )
     if local is not None and made.tokenizes_chat:
-        await _compare(session, made, local, timeout_s)
+        await _compare(session, made, local, headers, timeout_s)
     if probe:
-        await _probe(session, made, timeout_s)
+        await _probe(session, made, headers, timeout_s)
     return made
 
 
-async def _ask_models(session: aiohttp.ClientSession, made: Examination, timeout_s: float) -> None:
+async def _ask_models(
+    session: aiohttp.ClientSession, made: Examination, headers: Mapping[str, str], timeout_s: float
+) -> None:
     try:
-        listing = await fetch_listing(session, made.endpoint, timeout_s=timeout_s)
+        listing = await fetch_listing(session, made.endpoint, headers=headers, timeout_s=timeout_s)
     except ListingError as error:
         made.models_problem = error.reason
     else:
@@ -155,12 +163,14 @@ async def _ask_metrics(
     made.block_tokens, made.prefix_caching = cache.block_tokens, cache.prefix_caching
 
 
-async def _ask_itself(session: aiohttp.ClientSession, made: Examination, timeout_s: float) -> None:
+async def _ask_itself(
+    session: aiohttp.ClientSession, made: Examination, headers: Mapping[str, str], timeout_s: float
+) -> None:
     """Ask what only vLLM (versions and sources of events) and SGLang (all in one) answer."""
     version, sources, info = await asyncio.gather(
-        _get(session, made.endpoint, "/version", timeout_s),
-        _get(session, made.endpoint, "/kv_event_sources", timeout_s),
-        _get(session, made.endpoint, "/server_info", timeout_s),
+        _get(session, made.endpoint, "/version", headers, timeout_s),
+        _get(session, made.endpoint, "/kv_event_sources", headers, timeout_s),
+        _get(session, made.endpoint, "/server_info", headers, timeout_s),
     )
     told = next((page["version"] for page in (version, info) if page and isinstance(page.get("version"), str)), "")
     made.version = told[:64]
@@ -174,23 +184,32 @@ async def _ask_itself(session: aiohttp.ClientSession, made: Examination, timeout
         made.kv_events = kv_events_of_vllm(sources)
 
 
-async def _ask_tokens(session: aiohttp.ClientSession, made: Examination, timeout_s: float) -> None:
+async def _ask_tokens(
+    session: aiohttp.ClientSession, made: Examination, headers: Mapping[str, str], timeout_s: float
+) -> None:
     model = made.models[0] if made.models else None
 
     async def answers(question: TokenQuestion) -> bool:
         try:
-            return bool(await fetch_tokens(session, made.endpoint, question, model, timeout_s=timeout_s))
+            told = await fetch_tokens(session, made.endpoint, question, model, headers=headers, timeout_s=timeout_s)
         except TokenizeError:
             return False
+        return bool(told)
 
     made.tokenizes_text, made.tokenizes_chat = await asyncio.gather(answers(_TEXT), answers(_CHAT))
 
 
-async def _compare(session: aiohttp.ClientSession, made: Examination, local: LocalTokenizer, timeout_s: float) -> None:
+async def _compare(
+    session: aiohttp.ClientSession,
+    made: Examination,
+    local: LocalTokenizer,
+    headers: Mapping[str, str],
+    timeout_s: float,
+) -> None:
     """Have one conversation tokenized here and there: engines may not use the files of the model as they are."""
     model = made.models[0] if made.models else None
     try:
-        there = await fetch_tokens(session, made.endpoint, _SAMPLE, model, timeout_s=timeout_s)
+        there = await fetch_tokens(session, made.endpoint, _SAMPLE, model, headers=headers, timeout_s=timeout_s)
         made.same_tokens = list(await local.tokens(_SAMPLE, model, ())) == there
     except TokenizeError:
         made.same_tokens = False
@@ -210,12 +229,14 @@ async def _knock(made: Examination, events: Publishers | None, timeout_s: float)
     made.deaf = tuple(deaf)
 
 
-async def _probe(session: aiohttp.ClientSession, made: Examination, timeout_s: float) -> None:
+async def _probe(
+    session: aiohttp.ClientSession, made: Examination, headers: Mapping[str, str], timeout_s: float
+) -> None:
     """Have one token generated, and look at the usage: a block of details is there even when nothing was cached."""
     body: dict[str, Any] = {"prompt": _PROMPT, "max_tokens": 1}
     if made.models:
         body["model"] = made.models[0]
-    answer = await _get(session, made.endpoint, "/v1/completions", timeout_s, msgspec.json.encode(body))
+    answer = await _get(session, made.endpoint, "/v1/completions", headers, timeout_s, msgspec.json.encode(body))
     usage = answer.get("usage") if answer is not None else None
     if not isinstance(usage, dict):
         made.probe_problem = "no answer with usage"
@@ -225,7 +246,12 @@ async def _probe(session: aiohttp.ClientSession, made: Examination, timeout_s: f
 
 
 async def _get(
-    session: aiohttp.ClientSession, address: str, path: str, timeout_s: float, body: bytes | None = None
+    session: aiohttp.ClientSession,
+    address: str,
+    path: str,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    body: bytes | None = None,
 ) -> Mapping[str, Any] | None:
     """Fetch a JSON object; None for anything else."""
     try:
@@ -233,7 +259,7 @@ async def _get(
             "GET" if body is None else "POST",
             f"http://{address}{path}",
             data=body,
-            headers={"Content-Type": "application/json"} if body else None,
+            headers={**headers, "Content-Type": "application/json"} if body else headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as response:

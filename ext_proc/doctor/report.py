@@ -9,8 +9,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ext_proc.doctor.advice import Finding, Level
+from ext_proc.doctor.events_advice import seen
 from ext_proc.doctor.examination import Examination
+from ext_proc.doctor.finding import Finding, Level
 from ext_proc.ops.text import printable
 
 WIDTH = 160
@@ -39,17 +40,7 @@ def show(examined: Sequence[Examination], findings: Sequence[Finding], output: T
 
 def _table(examined: Sequence[Examination]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for column in (
-        "endpoint",
-        "pool",
-        "engine",
-        "models",
-        "metrics",
-        "KV cache",
-        "KV events",
-        "/tokenize",
-        "cached in usage",
-    ):
+    for column in _COLUMNS:
         table.add_column(column)
     for one in examined:
         cells = (one.endpoint, one.pool, *(_cells(one) if one.reachable else ("does not answer",)))
@@ -63,10 +54,15 @@ def _cells(one: Examination) -> tuple[str, ...]:
         str(len(one.models)) if one.models else one.models_problem or "none",
         one.metrics_problem or "yes",
         _cache(one),
-        "unknown" if one.kv_events is None else one.kv_events.where if one.kv_events.enabled else "no",
+        _events(one),
         "chat, text" if one.tokenizes_chat and one.tokenizes_text else "text only" if one.tokenizes_text else "no",
         "not tried" if one.reports_cached is None else "yes" if one.reports_cached else "no",
     )
+
+
+def _events(one: Examination) -> str:
+    told = "unknown" if one.kv_events is None else one.kv_events.where if one.kv_events.enabled else "no"
+    return "; ".join([told, *map(seen, one.publishers)])
 
 
 def _cache(one: Examination) -> str:

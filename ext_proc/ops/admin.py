@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from aiohttp.typedefs import Handler
     from prometheus_client import CollectorRegistry
 
+    from ext_proc.core.kv_state import PublisherState
     from ext_proc.ops.admin_endpoints import EndpointPages
     from ext_proc.ops.collector import EndpointStatus
     from ext_proc.ops.decisions import DecisionRing
@@ -229,6 +230,7 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "rate_source": status.rate_source or None,
         "reputation": round(status.reputation, 3),
         "metrics": _metrics(status),
+        "kv_events": [_publisher(state) for state in status.publishers],
     }
 
 
@@ -262,6 +264,13 @@ def _metrics(status: EndpointStatus) -> dict[str, Any]:
         mean = None if times is None else times.mean
         shown[f"{name}_ms"] = None if mean is None else round(mean * 1e3, 3)
     return shown
+
+
+def _publisher(state: PublisherState) -> dict[str, Any]:
+    """How listening to one publisher of KV events goes."""
+    told = msgspec.to_builtins(state)
+    rounded = {name: None if told[name] is None else round(told[name], 3) for name in ("age_s", "lag_s")}
+    return {**told, "address": printable(state.address), **rounded, "believed": state.disbelief is None}
 
 
 def _page(content: Any, status: int = 200) -> web.Response:

@@ -13,8 +13,10 @@ from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
 from ext_proc.core.health_states import HealthStatus
+from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
 from ext_proc.core.signals import EngineSignals, Interval
+from ext_proc.core.waiting_room import Fill
 from ext_proc.ops import families
 from ext_proc.ops.text import printable
 
@@ -55,6 +57,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         interval: what it did between the latest two readings; None before the second.
         kv_silence: seconds since it sent KV events, or since they are listened to; None if they are not.
         kv_blocks: blocks that it reports to hold.
+        publishers: how listening to each publisher of its KV events goes; none if it is not listened to.
     """
 
     endpoint: Endpoint
@@ -78,6 +81,14 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     interval: Interval | None = None
     kv_silence: float | None = None
     kv_blocks: int = 0
+    publishers: Sequence[PublisherState] = ()
+
+
+class Fills(msgspec.Struct, frozen=True):
+    """How full bounded structures are: the waiting room of each pool, and by name the share of their bound."""
+
+    queues: Mapping[str, Fill]
+    ratios: Mapping[str, float]
 
 
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +101,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
         panics: of each pool, whether ill endpoints are used because there would be too few without them.
         reuse: share of recent prompt tokens that earlier prompts held; None while there were none.
         version: version of kvpicker.
+        fills: how full what has bounds is.
     """
 
     endpoints: Callable[[], Sequence[EndpointStatus]]
@@ -98,6 +110,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     panics: Callable[[], Mapping[str, bool]]
     reuse: Callable[[], float | None]
     version: str
+    fills: Callable[[], Fills] = lambda: Fills({}, {})
 
 
 class KvpickerCollector(Collector):
@@ -133,6 +146,7 @@ class KvpickerCollector(Collector):
             (families.DURATION_SECONDS, metrics.durations),
             (families.FIRST_BYTE_SECONDS, metrics.first_bytes),
             (families.FIRST_TOKEN_SECONDS, metrics.first_tokens),
+            (families.QUEUE_WAIT_SECONDS, metrics.waits),
         ):
             yield _histogram(family, {(model,): histogram for model, histogram in by_model.items()})
 
@@ -141,6 +155,12 @@ class KvpickerCollector(Collector):
         yield _filled(families.LEASES, [((), gauges.leases())])
         yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
+        fills = gauges.fills()
+        yield _filled(families.FILL_RATIO, [((name,), ratio) for name, ratio in fills.ratios.items()])
+        queues = [((printable(pool),), fill) for pool, fill in fills.queues.items()]
+        yield _filled(families.QUEUE_REQUESTS, [(at, fill.requests) for at, fill in queues])
+        yield _filled(families.QUEUE_BYTES, [(at, fill.bytes) for at, fill in queues])
+        yield _filled(families.PROMISES, [(at, fill.promises) for at, fill in queues])
         panics = gauges.panics().items()
         yield _filled(families.HEALTH_PANIC, [((printable(pool),), on) for pool, on in panics])
         reuse = gauges.reuse()

@@ -23,7 +23,7 @@ _WHY_REMOVED = {
     "model": "does not serve the model",
     "subset": "the gateway does not allow it",
     "lifecycle": "cordoned, draining or drained by an operator",
-    "health": "ejected after failures",
+    "health": "ejected after failures, warming up, or starting slowly",
 }
 
 
@@ -90,6 +90,7 @@ def _decision(decision: Decision) -> dict[str, Any]:
         **ranked_by(decision),
         "reason": decision.reason,
         "endpoint": decision.chosen.address,
+        "rank": decision.rank,
         "fallbacks": [endpoint.address for endpoint in decision.endpoints[1:]],
         "prompt_blocks": decision.chain_length,
         "predicted_cached_tokens": decision.hit_tokens,

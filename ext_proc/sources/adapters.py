@@ -9,6 +9,7 @@ from typing import Final
 import aiohttp
 
 from ext_proc.core.model import Endpoint
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.models import TIMEOUT_S, ListingError, fetch_listing
 from ext_proc.sources.tokenizing import TokenizeError
 
@@ -23,11 +24,15 @@ class Adapters:
 
     Args:
         session: the HTTP client.
+        keys: the API keys of the engines.
         clock: monotonic seconds.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, keys: ApiKeys, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._session = session
+        self._keys = keys
         self._clock = clock
         self._known: dict[tuple[str, str], tuple[str, float]] = {}
 
@@ -45,15 +50,15 @@ class Adapters:
             if known[1] > now:
                 return known[0]
             self._known[key] = known[0], now + TIMEOUT_S  # one asks again, the others go on with what they know
-        name = await self._ask(model, endpoints[0].address)
+        name = await self._ask(model, endpoints[0])
         if len(self._known) >= _MOST_KEPT:
             self._known.clear()
         self._known[key] = name, self._clock() + KEPT_S
         return name
 
-    async def _ask(self, model: str, address: str) -> str:
+    async def _ask(self, model: str, endpoint: Endpoint) -> str:
         try:
-            listing = await fetch_listing(self._session, address)
+            listing = await fetch_listing(self._session, endpoint.address, headers=self._keys.headers(endpoint.pool))
         except ListingError as error:
             raise TokenizeError("models") from error
         return model if model in listing.adapters else ""

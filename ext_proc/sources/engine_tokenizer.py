@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Final
 
@@ -12,6 +12,7 @@ import msgspec
 
 from ext_proc.core.model import Endpoint
 from ext_proc.core.prompts.token_question import TokenQuestion
+from ext_proc.sources.api_keys import NO_HEADERS, ApiKeys
 from ext_proc.sources.tokenizing import TokenizeError
 
 PATH: Final = "/tokenize"
@@ -37,11 +38,15 @@ class EngineTokenizer:
 
     Args:
         session: the HTTP client.
+        keys: the API keys of the engines.
         clock: monotonic seconds.
     """
 
-    def __init__(self, session: aiohttp.ClientSession, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, session: aiohttp.ClientSession, keys: ApiKeys, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._session = session
+        self._keys = keys
         self._clock = clock
         self._turn = 0
         self._resting: dict[str, float] = {}
@@ -52,22 +57,23 @@ class EngineTokenizer:
         Raises:
             TokenizeError: the engine that was asked does not give them.
         """
-        address = self._next(endpoints)
+        endpoint = self._next(endpoints)
+        headers = self._keys.headers(endpoint.pool)
         try:
-            return await fetch_tokens(self._session, address, question, model)
+            return await fetch_tokens(self._session, endpoint.address, question, model, headers=headers)
         except TokenizeError as error:
             if error.reason != "rejected":
-                self._resting[address] = self._clock() + REST_S
+                self._resting[endpoint.address] = self._clock() + REST_S
             raise
 
     def close(self) -> None:
         """Do nothing: the HTTP client belongs to others."""
 
-    def _next(self, endpoints: Sequence[Endpoint]) -> str:
+    def _next(self, endpoints: Sequence[Endpoint]) -> Endpoint:
         now = self._clock()
         if self._resting:
             self._resting = {address: until for address, until in self._resting.items() if until > now}
-        awake = [endpoint.address for endpoint in endpoints if endpoint.address not in self._resting]
+        awake = [endpoint for endpoint in endpoints if endpoint.address not in self._resting]
         if not awake:
             raise TokenizeError("resting")
         self._turn += 1
@@ -80,6 +86,7 @@ async def fetch_tokens(
     question: TokenQuestion,
     model: str | None,
     *,
+    headers: Mapping[str, str] = NO_HEADERS,
     timeout_s: float = TIMEOUT_S,
 ) -> list[int]:
     """Ask one engine, with a bound on time and size; a redirect is not followed, since prompts go nowhere else.
@@ -92,7 +99,7 @@ async def fetch_tokens(
         async with session.post(
             f"http://{address}{PATH}",
             data=b"{" + named + question.members + b"}",
-            headers={"Content-Type": "application/json"},
+            headers={"Content-Type": "application/json", **headers},
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as response:

@@ -1,29 +1,27 @@
 """Payload of a KV event message → events: maps and arrays, vLLM's and SGLang's, of every version.
 
 Engines write events as maps or as arrays whose first element is the kind, and grow fields at the end. A batch may mix
-both. What cannot be used is skipped and named; the rest of the batch counts.
+both, and be either itself. What cannot be used is skipped and named; the rest of the batch counts. A batch in which all
+is as it should be, as nearly all are, is decoded at once into the shapes of `kv_shapes`; any other one piece by piece.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from ext_proc.core.kv_events import AllCleared, Batch, BlocksRemoved, BlocksStored, EngineHash, KvEvent, Tier, tier
+from ext_proc.sources.kv_shapes import Cleared, Removed, Stored, decode_known, named
 
 LARGEST_PAYLOAD = 4 * 1024 * 1024
 """Bytes; one step of an engine with 50,000 blocks. Decoding more would hold up requests."""
 
-_STORED = (
-    "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
-    "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
-)  # fmt: skip
-_REMOVED = ("block_hashes", "medium", "group_idx")
 _ELSEWHERE = "REMOTE"
 _HASH_TYPES = frozenset({int, bytes})
+_RANKS = ("data_parallel_rank", "attn_dp_rank")
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -48,88 +46,81 @@ def decode(payload: bytes) -> Batch:
     """
     if len(payload) > LARGEST_PAYLOAD:
         raise UndecodableError("too_large")
+    known = decode_known(payload)
+    if known is not None:
+        told, rank, at = known
+        return _read(told, rank, at, [])
+    skipped = list[str]()
+    events, rank, at = _loose(payload)
+    return _read(_named(events, skipped), rank, at, skipped)
+
+
+def _loose(payload: bytes) -> tuple[list[Any], Any, Any]:
+    """Decode a batch whose events may be anything; return them, its rank and its time."""
     try:
         batch = _decode(payload)
     except (ValueError, TypeError, RecursionError, msgspec.MsgspecError):
         raise UndecodableError("not_msgpack") from None
-    if not isinstance(batch, list) or len(batch) < 2 or not isinstance(batch[1], list):  # noqa: PLR2004  time, events
+    if isinstance(batch, dict):
+        events, at = batch.get("events"), batch.get("ts")
+        rank = next((batch[name] for name in _RANKS if name in batch), None)
+    else:
+        told = batch if isinstance(batch, list) else []
+        at, events, rank = (*told[:3], None, None, None)[:3]
+    if not isinstance(events, list):
         raise UndecodableError("not_a_batch")
-    events, skipped = list[KvEvent](), list[str]()
-    run = _Removals(events)
-    for event in batch[1]:
+    return events, rank, at
+
+
+def _named(events: Iterable[Any], skipped: list[str]) -> Iterable[Stored | Removed | Cleared]:
+    """Give events their shapes, whatever is in those; add a reason for each that has none."""
+    for event in events:
+        found = named(event)
+        if found is None:
+            skipped.append("unknown_event")
+        else:
+            yield found
+
+
+def _read(told: Iterable[Stored | Removed | Cleared], rank: Any, at: Any, skipped: list[str]) -> Batch:
+    """Make events of what was told; removals that follow each other are one, since engines give up blocks singly."""
+    events, run, about = list[KvEvent](), list[EngineHash](), None
+    for one in told:
         try:
-            kind, fields = _kind(event)
-            if kind == "BlockRemoved":
-                run.add(fields)
-                continue
-            run.end()
-            events.append(_other(kind, fields))
+            if isinstance(one, Removed):
+                of_this, hashes = (one.medium, one.group_idx, one.locality), _hashes(one.block_hashes)
+                if about == of_this:
+                    run += hashes
+                    continue
+                run, about = hashes, of_this
+                events.append(BlocksRemoved(run, _tier(one.medium, one.locality), _group(one.group_idx)))
+            else:
+                about = None
+                events.append(_stored(one) if isinstance(one, Stored) else AllCleared())
         except _SkippedError as error:
             skipped.append(str(error))
-    rank = batch[2] if len(batch) > 2 and type(batch[2]) is int else None  # noqa: PLR2004
-    return Batch(events, rank, skipped)
+    return Batch(events, rank if type(rank) is int else None, skipped, at if isinstance(at, float) else None)
 
 
-class _Removals:
-    """Joins removals that follow each other, since engines give up blocks one by one."""
-
-    def __init__(self, events: list[KvEvent]) -> None:
-        self._events = events
-        self.end()
-
-    def end(self) -> None:
-        """Let the next one be an event of its own."""
-        self._hashes: list[EngineHash] | None = None
-        self._about: tuple[Any, ...] = ()
-
-    def add(self, fields: Mapping[str, Any]) -> None:
-        """Add a removal to the events."""
-        hashes, about = _hashes(fields), (fields.get("medium"), fields.get("locality"), fields.get("group_idx"))
-        if self._hashes is not None and about == self._about:
-            self._hashes += hashes
-            return
-        self._events.append(BlocksRemoved(hashes, _tier(fields), _group(fields)))
-        self._hashes, self._about = hashes, about
-
-
-def _kind(event: Any) -> tuple[Any, Mapping[str, Any]]:
-    if type(event) is dict:
-        return event.get("type"), event
-    if isinstance(event, list) and event:
-        names = _STORED if event[0] == "BlockStored" else _REMOVED
-        return event[0], dict(zip(names, event[1:], strict=False))
-    return event, {}
-
-
-def _other(kind: Any, fields: Mapping[str, Any]) -> KvEvent:
-    if kind == "BlockStored":
-        return _stored(fields)
-    if kind == "AllBlocksCleared":
-        return AllCleared()
-    raise _SkippedError("unknown_event")
-
-
-def _stored(fields: Mapping[str, Any]) -> BlocksStored:
-    hashes, size, parent = _hashes(fields), fields.get("block_size"), fields.get("parent_block_hash")
+def _stored(told: Stored) -> BlocksStored:
+    hashes, size, parent = _hashes(told.block_hashes), told.block_size, told.parent_block_hash
     if type(size) is not int or size < 1 or not (parent is None or type(parent) in _HASH_TYPES):
         raise _SkippedError("malformed")
     try:
-        tokens = array("I", fields.get("token_ids") or ())
+        tokens = array("I", told.token_ids or ())
     except (OverflowError, TypeError, ValueError):
         raise _SkippedError("tokens") from None
     if len(tokens) != len(hashes) * size:
         raise _SkippedError("tokens")
     # An early SGLang has a map of further fields where others have the adapter's name.
-    extra = fields.get("lora_name")
-    salted = extra if isinstance(extra, dict) else fields
-    adapter = _text(fields, "lora_name")
-    number = fields.get("lora_id")
-    if not adapter and number is not None:
-        adapter = f"lora_id {number}"  # no request says so, but the base model's blocks stay apart
-    salt = _text(salted, "cache_salt")
+    extra = told.lora_name
+    salt = _text(extra.get("cache_salt")) if isinstance(extra, dict) else _text(told.cache_salt)
+    adapter = _text(extra)
+    if not adapter and told.lora_id is not None:
+        adapter = f"lora_id {told.lora_id}"  # no request says so, but the base model's blocks stay apart
     keys: Sequence[bytes] = ()
-    if fields.get("extra_keys"):
-        keys, salt = _keys(fields["extra_keys"], len(hashes), adapter, salt, is_first=parent is None)
+    if told.extra_keys:
+        keys, salt = _keys(told.extra_keys, len(hashes), adapter, salt, is_first=parent is None)
     return BlocksStored(
         hashes=hashes,
         tokens=tokens,
@@ -138,14 +129,16 @@ def _stored(fields: Mapping[str, Any]) -> BlocksStored:
         adapter=adapter,
         salt=salt,
         keys=keys,
-        tier=_tier(fields),
-        group=_group(fields),
-        kind=_text(fields, "kv_cache_spec_kind"),
+        tier=_tier(told.medium, told.locality),
+        group=_group(told.group_idx),
+        kind=_text(told.kv_cache_spec_kind),
     )
 
 
 def _keys(extra: Any, blocks: int, adapter: str, salt: str, *, is_first: bool) -> tuple[Sequence[bytes], str]:
-    """Take apart what a block depends on, an untagged list per block: adapter, images, and in the first block the salt.
+    """Take apart what a block depends on, a list per block: adapter, images, and in the first block the salt.
+
+    Later versions say of each entry what it is.
 
     Returns:
         What remains per block once adapter and salt are known, and the salt.
@@ -155,16 +148,31 @@ def _keys(extra: Any, blocks: int, adapter: str, salt: str, *, is_first: bool) -
     found = []
     for place, entry in enumerate(extra):
         rest = list(entry) if isinstance(entry, list) else [] if entry is None else [entry]
-        if adapter and rest and rest[0] == adapter:
-            del rest[0]
-        if is_first and place == 0 and rest and isinstance(rest[-1], str):
-            salt = rest.pop()
+        if any(isinstance(key, dict) for key in rest):
+            rest, said = _without_what_is_known(rest, adapter)
+            salt = said or salt
+        else:
+            if adapter and rest and rest[0] == adapter:
+                del rest[0]
+            if is_first and place == 0 and rest and isinstance(rest[-1], str):
+                salt = rest.pop()
         found.append(_encode(rest) if rest else b"")
     return (found if any(found) else ()), salt
 
 
-def _hashes(fields: Mapping[str, Any]) -> list[EngineHash]:
-    hashes = fields.get("block_hashes")
+def _without_what_is_known(keys: Sequence[Any], adapter: str) -> tuple[list[Any], str]:
+    """Return keys that say what they are, without adapter and salt; and the salt, empty if none is among them."""
+    rest, salt = [], ""
+    for key in keys:
+        kind = key.get("type") if isinstance(key, Mapping) else None
+        if kind == "cache_salt":
+            salt = _text(key.get("salt"))
+        elif kind != "lora" or key.get("name") != adapter:
+            rest.append(key)
+    return rest, salt
+
+
+def _hashes(hashes: Any) -> list[EngineHash]:
     if type(hashes) is not list or not hashes:
         raise _SkippedError("malformed")
     if (len(hashes) > 1 or type(hashes[0]) not in _HASH_TYPES) and not _HASH_TYPES.issuperset(map(type, hashes)):
@@ -172,15 +180,13 @@ def _hashes(fields: Mapping[str, Any]) -> list[EngineHash]:
     return hashes
 
 
-def _tier(fields: Mapping[str, Any]) -> Tier:
-    return Tier.EXTERNAL if fields.get("locality") == _ELSEWHERE else tier(_text(fields, "medium"))
+def _tier(medium: Any, locality: Any) -> Tier:
+    return Tier.EXTERNAL if locality == _ELSEWHERE else tier(_text(medium))
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _group(fields: Mapping[str, Any]) -> int | None:
-    value = fields.get("group_idx")
+def _group(value: Any) -> int | None:
     return value if type(value) is int else None

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 import zmq.asyncio
 
 from ext_proc.config import Config, PoolConfig
+from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry, Snapshot
 from ext_proc.core.resident_index import ResidentIndex
@@ -73,6 +74,11 @@ class KvEventListener:
         watch = self._watches.get(endpoint.generation)
         return None if watch is None else max(now - watch.heard_at, 0.0)
 
+    def states(self, endpoint: Endpoint, now: float) -> tuple[PublisherState, ...]:
+        """Tell how listening to each publisher of an endpoint goes; none if it is not listened to."""
+        watch = self._watches.get(endpoint.generation)
+        return () if watch is None else tuple(reader.state(now) for reader in watch.readers)
+
     @property
     def is_degraded(self) -> bool:
         """Whether the events of some endpoint cannot be gone by: none come, or some are missing."""
@@ -115,7 +121,7 @@ class KvEventListener:
     def _begin(self, context: zmq.asyncio.Context, endpoint: Endpoint, source: Publishers) -> _Watch:
         watch = _Watch(endpoint, source)
         for rank, (address, replay) in enumerate(source.addresses):
-            feed = self._resident.feed(endpoint.slot, rank, source.weights)
+            feed = self._resident.feed(endpoint.slot, rank, source.weights, is_pinned=source.is_pinned)
             reader = KvReader(context, feed, (address, replay), source.topic, self._turn, watch.heard, self._listener)
             watch.readers.append(reader)
             watch.tasks.append(asyncio.create_task(reader.run()))
@@ -138,6 +144,8 @@ class KvEventListener:
                 problem = NO_EVENTS if now - watch.busy_at > SILENCE_S else ""
             if problem != watch.problem:
                 watch.problem = problem
+                for reader in watch.readers if problem else ():
+                    reader.feed.mistrust()  # what was asked for at the start is old by now
                 self._changed(watch.endpoint, problem)
 
 

@@ -23,11 +23,13 @@ class Publishers(msgspec.Struct, frozen=True):
             again, if anywhere.
         topic: what the topics that count begin with.
         weights: what a cached token in a tier counts.
+        is_pinned: whether requests name the rank that is to answer.
     """
 
     addresses: tuple[tuple[str, str | None], ...]
     topic: bytes
     weights: Mapping[Tier, float]
+    is_pinned: bool = False
 
 
 def publishers(endpoint: Endpoint, pool: PoolConfig | None) -> Publishers | None:
@@ -46,7 +48,7 @@ def publishers(endpoint: Endpoint, pool: PoolConfig | None) -> Publishers | None
         for rank in range(settings.ranks)
         if max(port, replay or 0) + rank <= _LAST_PORT
     )
-    return Publishers(addresses, settings.topic.encode(), _weights(settings))
+    return Publishers(addresses, settings.topic.encode(), _weights(settings), settings.pin_rank)
 
 
 def _port(own: int, port: int | None, offset: int | None) -> int | None:

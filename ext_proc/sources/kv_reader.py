@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import enum
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, Protocol
 
 import zmq
 import zmq.asyncio
 
 from ext_proc.core.kv_events import Batch
 from ext_proc.core.kv_feed import KvFeed
+from ext_proc.core.kv_state import Disbelief, PublisherState
 from ext_proc.sources.kv_decode import UndecodableError, decode
+from ext_proc.sources.kv_sockets import direct_of, happened, monitored, new_socket
 
 TURN_S = 0.002
 """Work of one turn; a message that was begun is finished."""
-
-QUEUE = 1_000
-"""Messages that wait in memory per publisher, at most."""
-
-LARGEST_MESSAGE = 16 * 1024 * 1024
-"""Bytes; who sends more is disconnected before they are read."""
-
-LOOK_MS = 2_000
-"""Silence after which the connection is looked at."""
 
 COOL_DOWN_S = 1.0
 """Time between two questions for lost messages; until the second is answered nothing is believed. The same between two
@@ -36,9 +29,8 @@ REPLAY_S = 20.0
 """Longest time without an answer, which an engine looks for every 0.1 s, and for all of them."""
 
 _NUMBER_BYTES = 8
+_REMEMBERED = 256
 _END = b"\xff" * _NUMBER_BYTES
-_RECONNECT_MS, _LAST_RECONNECT_MS = 100, 2_000
-_HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS = 5_000, 15_000
 _LIVE_FRAMES = 3
 _REPLAY_FRAMES = (2, 3)
 """After the empty frame: number and payload, in later versions with the topic before them."""
@@ -51,7 +43,32 @@ class Listener(Protocol):
         """A message was received: `ok`, or why it was dropped; why events of it had no effect."""
 
     def kv_recovery(self, result: str) -> None:
-        """A gap was `replayed` or `lost`, or a number that was passed told of a `restart`."""
+        """What was missing was `replayed` or `lost`, a question `unanswered`, or the process is another: `restart`."""
+
+
+class _Newest(NamedTuple):
+    """The newest message that was taken in: who has the same under its number is the same process.
+
+    Attributes:
+        number: its number.
+        beginning: of its payload, where the time is that it was made.
+    """
+
+    number: int
+    beginning: bytes
+
+    @classmethod
+    def of(cls, number: int, payload: bytes) -> _Newest:
+        """Remember a message."""
+        return cls(number, payload[:_REMEMBERED])
+
+
+class _Answer(enum.Enum):
+    """What became of a question."""
+
+    COMPLETE = enum.auto()
+    NONE = enum.auto()
+    OF_ANOTHER = enum.auto()
 
 
 class KvReader:
@@ -68,6 +85,7 @@ class KvReader:
 
     Attributes:
         feed: who is told.
+        is_connected: whether there is a connection.
     """
 
     def __init__(
@@ -81,6 +99,7 @@ class KvReader:
         listener: Listener,
     ) -> None:
         self.feed = feed
+        self.is_connected = False
         self._context = context
         self._address, self._replay_address = addresses
         self._topic = topic
@@ -88,6 +107,11 @@ class KvReader:
         self._heard = heard
         self._listener = listener
         self._asked_at = -COOL_DOWN_S
+        self._newest: _Newest | None = None
+        self._expected: _Newest | None = None
+        self._messages = self._gaps = self._restarts = 0
+        self._heard_at: float | None = None
+        self._lag: float | None = None
 
     async def run(self) -> None:
         """Read until cancelled; nothing that comes can end this."""
@@ -98,20 +122,43 @@ class KvReader:
                 self._drop("internal")
             await asyncio.sleep(COOL_DOWN_S)
 
+    def state(self, now: float) -> PublisherState:
+        """Tell how listening goes; `now` in monotonic seconds."""
+        feed, caches = self.feed, list(self.feed.caches.values())
+        disbelief = feed.disbelief
+        if disbelief is Disbelief.NOTHING_HEARD and not self.is_connected:
+            disbelief = Disbelief.NOT_CONNECTED
+        return PublisherState(
+            address=self._address,
+            connected=self.is_connected,
+            disbelief=disbelief,
+            complete=feed.is_complete,
+            blocks=sum(map(len, caches)),
+            block_tokens=next((cache.block_tokens for cache in caches if cache.block_tokens), None),
+            messages=self._messages,
+            age_s=None if self._heard_at is None else max(now - self._heard_at, 0.0),
+            lag_s=self._lag,
+            gaps=self._gaps,
+            lost=feed.losses,
+            restarts=self._restarts,
+        )
+
     async def _listen(self) -> None:
         """Read until the connection ends.
 
         ZMQ tries to connect until it succeeds, ever more slowly, but leaves alone who has broken its rules.
         """
-        with self._socket(zmq.SUB, self._address) as socket, _monitor(socket) as monitor:
+        with new_socket(self._context, zmq.SUB, self._address) as socket, monitored(socket) as monitor:
             socket.subscribe(self._topic)
-            direct, has_ended = _direct(socket), False
+            socket.connect(self._address)  # watched from before, or its beginning may be missed
+            direct, poller, has_ended = direct_of(socket), zmq.asyncio.Poller(), False
+            poller.register(socket, zmq.POLLIN)
+            poller.register(monitor, zmq.POLLIN)
             while True:
-                is_there = await socket.poll(0 if has_ended else LOOK_MS)
-                if _received(monitor):
-                    has_ended = True
-                    self.feed.reconnected(can_ask=self._replay_address is not None)
-                if not is_there:
+                ready = dict(await poller.poll(0 if has_ended else None))
+                if monitor in ready:
+                    has_ended = await self._note_connection(happened(direct_of(monitor))) or has_ended
+                if socket not in ready:
                     if has_ended:  # and what came before is read
                         return
                     continue
@@ -122,7 +169,37 @@ class KvReader:
                 if waiting is not None:
                     await self._recover(*waiting)
 
-    def _read(self, socket: zmq.Socket[bytes], until: float) -> tuple[int, Batch] | None:
+    async def _note_connection(self, happened: set[int]) -> bool:
+        """Note what happened to the connection; return whether it has ended."""
+        self.is_connected = zmq.EVENT_DISCONNECTED not in happened
+        if not self.is_connected:
+            self.feed.reconnected(can_ask=self._replay_address is not None)
+        elif self._replay_address is not None:
+            await self._catch_up(self._replay_address)
+        return not self.is_connected
+
+    async def _catch_up(self, address: str) -> None:
+        """Ask for all that was published before: the engine may be silent for long, or be another one by now."""
+        answer, losses = _Answer.NONE, self.feed.losses
+        self.feed.asking()
+        try:
+            await self._pause()
+            if self._newest is not None:
+                answer = await self._ask(address, self._newest.number, self._newest)
+                if answer is _Answer.OF_ANOTHER:
+                    self._restarted()
+                    self._newest = None
+            if self._newest is None:
+                self.feed.restart()
+                answer = await self._ask(address, 0)
+        finally:
+            self.feed.asked(is_answered=answer is _Answer.COMPLETE)
+        is_whole = self.feed.losses == losses
+        self._listener.kv_recovery(
+            "unanswered" if answer is not _Answer.COMPLETE else "replayed" if is_whole else "lost"
+        )
+
+    def _read(self, socket: zmq.Socket[bytes], until: float) -> tuple[int, Batch, bytes] | None:
         """Take in what is there; stop at a message before which others are missing, and return it."""
         while True:
             try:
@@ -133,11 +210,12 @@ class KvReader:
             if read is not None:
                 number, batch = read
                 self._heard()
+                self._heard_at = time.monotonic()
                 if self.feed.is_new(number):
-                    self._listener.kv_recovery("restart")
+                    self._restarted()
                 if self.feed.missing(number) is not None:
-                    return read
-                self._listener.kv_messages("ok", [*batch.skipped, *self.feed.receive(number, batch)])
+                    return number, batch, frames[-1]
+                self._receive(number, batch, frames[-1])
             if time.monotonic() >= until:
                 return None
 
@@ -161,34 +239,50 @@ class KvReader:
     def _drop(self, reason: str) -> None:
         self._listener.kv_messages(reason, ())
 
-    async def _recover(self, number: int, batch: Batch) -> None:
-        """Ask for what is missing before a message, then take it in; without an answer the rest is lost."""
-        if self._replay_address is not None:
-            await asyncio.sleep(self._asked_at + COOL_DOWN_S - time.monotonic())
-            self._asked_at = time.monotonic()
-            await self._ask(self._replay_address, number)
-        result = "lost" if self.feed.missing(number) is not None else "replayed"
-        self._listener.kv_recovery(result)
+    def _restarted(self) -> None:
+        self._restarts += 1
+        self._listener.kv_recovery("restart")
+
+    def _receive(self, number: int, batch: Batch, payload: bytes) -> None:
+        self._newest = _Newest.of(number, payload)
+        self._messages += 1
+        self._lag = None if batch.at is None else max(time.time() - batch.at, 0.0)
         self._listener.kv_messages("ok", [*batch.skipped, *self.feed.receive(number, batch)])
 
-    async def _ask(self, address: str, until: int) -> None:
-        first = self.feed.missing(until)
-        if first is None:
-            return
-        end = time.monotonic() + REPLAY_S
-        with self._socket(zmq.DEALER, address) as socket:
-            direct = _direct(socket)
+    async def _recover(self, number: int, batch: Batch, payload: bytes) -> None:
+        """Ask for what is missing before a message, then take it in; without an answer the rest is lost."""
+        losses = self.feed.losses
+        if self._replay_address is not None:
+            await self._pause()
+            first = self.feed.missing(number)
+            if first is not None:
+                await self._ask(self._replay_address, first)
+        self._gaps += 1
+        self._receive(number, batch, payload)
+        self._listener.kv_recovery("lost" if self.feed.losses > losses else "replayed")
+
+    async def _pause(self) -> None:
+        await asyncio.sleep(self._asked_at + COOL_DOWN_S - time.monotonic())
+        self._asked_at = time.monotonic()
+
+    async def _ask(self, address: str, first: int, newest: _Newest | None = None) -> _Answer:
+        """Ask for all messages from a number on; `newest` is how the first of them must be, where that is known."""
+        end, self._expected = time.monotonic() + REPLAY_S, newest
+        with new_socket(self._context, zmq.DEALER, address) as socket:
+            socket.connect(address)
+            direct = direct_of(socket)
             await socket.send_multipart([b"", first.to_bytes(_NUMBER_BYTES, "big")])
             while (left := min(end - time.monotonic(), REPLAY_IDLE_S)) > 0 and await socket.poll(int(left * 1000)):
                 async with self._turn:
                     began = time.monotonic()
-                    is_over = self._read_answers(direct, began + TURN_S)
+                    answer = self._read_answers(direct, began + TURN_S)
                     await _rest(time.monotonic() - began)
-                if is_over:
-                    return
+                if answer is not None:
+                    return answer
+        return _Answer.NONE
 
-    def _read_answers(self, socket: zmq.Socket[bytes], stop: float) -> bool:
-        """Take in answers that are there; return whether that was the last.
+    def _read_answers(self, socket: zmq.Socket[bytes], stop: float) -> _Answer | None:
+        """Take in answers that are there; return what became of the question, None while more are to come.
 
         They go on beyond what was missed, which fills later gaps too; what they bring twice the feed ignores.
         """
@@ -196,55 +290,24 @@ class KvReader:
             try:
                 frames = socket.recv_multipart(zmq.NOBLOCK)
             except zmq.Again:
-                return False
+                return None
             if frames and not frames[0]:
                 del frames[0]
-            if len(frames) in _REPLAY_FRAMES and frames[-2] == _END:
-                return True
-            read = self._parse(frames, _REPLAY_FRAMES)
-            if read is None:
-                continue
-            number, batch = read
-            self._listener.kv_messages("replayed", [*batch.skipped, *self.feed.replayed(number, batch)])
-        return False
-
-    def _socket(self, kind: int, address: str) -> zmq.asyncio.Socket:
-        socket = self._context.socket(kind)
-        socket.linger = 0
-        socket.rcvhwm = QUEUE
-        socket.maxmsgsize = LARGEST_MESSAGE
-        socket.ipv6 = "[" in address
-        socket.reconnect_ivl, socket.reconnect_ivl_max = _RECONNECT_MS, _LAST_RECONNECT_MS
-        socket.heartbeat_ivl, socket.heartbeat_timeout = _HEARTBEAT_MS, _HEARTBEAT_TIMEOUT_MS
-        socket.connect(address)
-        return socket
-
-
-def _direct(socket: zmq.asyncio.Socket) -> zmq.Socket[bytes]:
-    """Return the same socket for reading at once what is there, which costs a tenth of awaiting each message."""
-    direct: zmq.Socket[bytes] = zmq.Socket.shadow(socket.underlying)
-    return direct
-
-
-def _received(socket: zmq.Socket[bytes]) -> bool:
-    """Receive whatever is there; returns whether anything was."""
-    is_any = False
-    with suppress(zmq.Again):
-        while True:
-            socket.recv_multipart(zmq.NOBLOCK)
-            is_any = True
-    return is_any
-
-
-@contextmanager
-def _monitor(socket: zmq.asyncio.Socket) -> Iterator[zmq.Socket[bytes]]:
-    """Return a socket that has something to receive once a connection has ended."""
-    monitor = socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-    try:
-        yield _direct(monitor)
-    finally:
-        socket.disable_monitor()
-        monitor.close(linger=0)
+            is_last = len(frames) in _REPLAY_FRAMES and frames[-2] == _END
+            read = None if is_last else self._parse(frames, _REPLAY_FRAMES)
+            if self._expected is not None and (is_last or read is not None):
+                if read is None or _Newest.of(read[0], frames[-1]) != self._expected:
+                    return _Answer.OF_ANOTHER
+                self._expected = None
+            if is_last:
+                return _Answer.COMPLETE
+            if read is not None:
+                number, batch = read
+                self._newest = _Newest.of(number, frames[-1])
+                self._messages += 1
+                self._heard_at = time.monotonic()
+                self._listener.kv_messages("replayed", [*batch.skipped, *self.feed.replayed(number, batch)])
+        return None
 
 
 async def _rest(worked: float) -> None:

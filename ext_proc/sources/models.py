@@ -13,10 +13,11 @@ import msgspec
 from ext_proc.core.errors import KvpickerError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from ext_proc.core.model import Endpoint
     from ext_proc.core.pool import Change, Registry, Snapshot
+from ext_proc.sources.api_keys import NO_HEADERS, ApiKeys
 
 TIMEOUT_S = 2.0
 MAX_BYTES = 1024 * 1024
@@ -85,7 +86,13 @@ def read_listing(body: bytes) -> Listing:
     return Listing(frozenset(models), frozenset(secondary), frozenset(adapters))
 
 
-async def fetch_listing(session: aiohttp.ClientSession, address: str, *, timeout_s: float = TIMEOUT_S) -> Listing:
+async def fetch_listing(
+    session: aiohttp.ClientSession,
+    address: str,
+    *,
+    headers: Mapping[str, str] = NO_HEADERS,
+    timeout_s: float = TIMEOUT_S,
+) -> Listing:
     """Ask one engine, with a bound on time and size.
 
     A redirect is not followed: requests go to this address, so what another one serves is of no use.
@@ -95,6 +102,7 @@ async def fetch_listing(session: aiohttp.ClientSession, address: str, *, timeout
     try:
         async with session.get(
             f"http://{address}/v1/models",
+            headers=headers,
             allow_redirects=False,
             timeout=aiohttp.ClientTimeout(total=timeout_s),
         ) as response:
@@ -117,6 +125,7 @@ class ModelLearner:
         on_change: Callable[[Change], None],
         on_failure: Callable[[Endpoint, str, Exception], None],
         *,
+        keys: ApiKeys | None = None,
         rng: random.Random | None = None,
         timeout_s: float = TIMEOUT_S,
         refresh_s: float = REFRESH_S,
@@ -125,11 +134,12 @@ class ModelLearner:
         """Ask nothing yet; see `run`.
 
         Args:
-            session: HTTP client; headers the engines want, such as a key, are its default headers.
+            session: HTTP client.
             registry: which endpoints there are, and who is told.
             on_change: takes each change that an answer made.
             on_failure: takes an endpoint, the reason (a metric label) why it is not learnt, and the error; once
                 until the reason changes or the engine answers.
+            keys: the API keys of the engines; None where they want none.
             rng: spreads the waits, so that many engines are not asked at one moment.
             timeout_s: seconds for one answer.
             refresh_s: seconds between two questions to an engine that answers.
@@ -139,6 +149,7 @@ class ModelLearner:
         self._registry = registry
         self._on_change = on_change
         self._on_failure = on_failure
+        self._keys = keys or ApiKeys()
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
         self._timeout_s = timeout_s
         self._refresh_s = refresh_s
@@ -190,7 +201,8 @@ class ModelLearner:
 
     async def _ask(self, endpoint: Endpoint) -> None:
         async with self._turns:
-            listing = await fetch_listing(self._session, endpoint.address, timeout_s=self._timeout_s)
+            headers = self._keys.headers(endpoint.pool)
+            listing = await fetch_listing(self._session, endpoint.address, headers=headers, timeout_s=self._timeout_s)
         change = self._registry.learn(endpoint.address, endpoint.generation, listing.models, listing.secondary)
         if change is not None:
             self._on_change(change)

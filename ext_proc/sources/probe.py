@@ -12,7 +12,7 @@ from typing import Protocol
 import aiohttp
 
 from ext_proc.config import Config, ProbesConfig
-from ext_proc.core.health_states import HealthState, Verdict
+from ext_proc.core.health_states import SERVING, HealthState, Verdict
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry, Snapshot
 from ext_proc.sources.probe_ask import Finding, ask_generation, ask_health, open_session
@@ -40,7 +40,7 @@ class Prober:
     Args:
         config: how that is done; see `configure`.
         registry: which endpoints there are.
-        state: where a slot stands: who is not ready is probed more often.
+        state: where a slot stands: who does not serve is probed more often.
         engine: what answers at an endpoint; an empty name where that is not known.
         listener: hears what comes of it.
         rng: spreads the probes, so that many engines are not asked at one moment.
@@ -131,7 +131,7 @@ class Prober:
                 finding = None
             else:
                 self._able_at = time.monotonic()
-            watch.failing = finding is not None and finding.verdict is Verdict.FAILED
+            watch.verdict = None if finding is None else finding.verdict
             with contextlib.suppress(Exception):
                 self._listener.probed(watch.endpoint, finding)
             await asyncio.sleep(LEAST_PAUSE_S)
@@ -149,8 +149,12 @@ class Prober:
 
     def _pause(self, watch: _Watch) -> float:
         settings = self._settings
-        is_well = self._state(watch.endpoint.slot) is HealthState.READY and not watch.failing
-        pause = settings.interval_s if is_well else min(settings.unwell_interval_s, settings.interval_s)
+        pause = min(settings.unwell_interval_s, settings.interval_s)
+        if self._state(watch.endpoint.slot) in SERVING:
+            if watch.verdict is not Verdict.FAILED:
+                pause = settings.interval_s
+        elif watch.verdict is Verdict.GOOD:  # traffic waits for it: be sure of it soon
+            return LEAST_PAUSE_S
         return pause * self._rng.uniform(0.8, 1.2)
 
 
@@ -161,4 +165,4 @@ class _Watch:
         self.endpoint = endpoint
         self.task: asyncio.Task[None] | None = None
         self.wake = asyncio.Event()
-        self.failing = False
+        self.verdict: Verdict | None = None

@@ -1,16 +1,14 @@
-"""What each engine calls its metrics, and how a page of them becomes signals.
-
-Names that changed between versions are alternatives, the newest first; the first that the page has counts.
-"""
+"""How a page of an engine's metrics becomes signals."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from ext_proc.core.signals import EngineSignals, Times
+from ext_proc.sources.scrape_dialects import DIALECTS, STARTED, Dialect, Term
 from ext_proc.sources.scrape_text import Layout, Page, Scanner, Series, labels
 
 _FULL = 1.05
@@ -21,174 +19,6 @@ _MOST_TOKENS = 10_000_000_000
 
 _SHARED_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """Labels of processes that work on one batch together, each of which may report the whole of it."""
-
-
-class Term(msgspec.Struct, frozen=True, gc=False):
-    """A number on a page.
-
-    Attributes:
-        name: name of the sample.
-        where: only samples with this label and value; None takes all.
-        label: the label whose number counts in place of the value; None takes the value.
-        mean: ranks are averaged, not added up.
-    """
-
-    name: bytes
-    where: tuple[str, str] | None = None
-    label: str | None = None
-    mean: bool = False
-
-
-class Dialect(msgspec.Struct, frozen=True, kw_only=True):
-    """The names of one engine; what it has no name for stays empty.
-
-    Attributes:
-        engine: its name in the configuration.
-        marks: how names begin that only this engine uses.
-        waiting: requests in the queue.
-        running: requests in the batch.
-        kv_usage: share of KV memory in use.
-        prompt_tokens: counter of prompt tokens.
-        queried_tokens: counter of prompt tokens looked up in the prefix cache.
-        cached_tokens: counter of those found.
-        capacity: each alternative is a product of terms, in tokens.
-        ttft: sum and count of the times to the first token.
-        itl: the same of the times between tokens.
-        queue: the same of the times in the queue.
-    """
-
-    engine: str
-    marks: tuple[bytes, ...]
-    waiting: tuple[Term, ...] = ()
-    running: tuple[Term, ...] = ()
-    kv_usage: tuple[Term, ...] = ()
-    prompt_tokens: tuple[Term, ...] = ()
-    queried_tokens: tuple[Term, ...] = ()
-    cached_tokens: tuple[Term, ...] = ()
-    capacity: tuple[tuple[Term, ...], ...] = ()
-    ttft: tuple[tuple[Term, Term], ...] = ()
-    itl: tuple[tuple[Term, Term], ...] = ()
-    queue: tuple[tuple[Term, Term], ...] = ()
-
-    def names(self) -> Iterator[bytes]:
-        """Every name of a sample that may count."""
-        yield _STARTED.name
-        alternatives = (self.waiting, self.running, self.kv_usage, self.prompt_tokens, self.queried_tokens)
-        for terms in (*alternatives, self.cached_tokens, *self.capacity, *self.ttft, *self.itl, *self.queue):
-            yield from (term.name for term in terms)
-
-
-def _terms(*names: bytes, mean: bool = False) -> tuple[Term, ...]:
-    return tuple(Term(name, mean=mean) for name in names)
-
-
-def _histograms(*names: bytes) -> tuple[tuple[Term, Term], ...]:
-    return tuple((Term(name + b"_sum"), Term(name + b"_count")) for name in names)
-
-
-_STARTED = Term(b"process_start_time_seconds")
-_VLLM_CONFIG = b"vllm:cache_config_info"
-_TRITON_REQUESTS = b"nv_trt_llm_request_metrics"
-_TRITON_BLOCKS = b"nv_trt_llm_kv_cache_block_metrics"
-
-DIALECTS: Sequence[Dialect] = (
-    Dialect(
-        engine="vllm",
-        marks=(b"vllm:",),
-        waiting=_terms(b"vllm:num_requests_waiting"),
-        running=_terms(b"vllm:num_requests_running"),
-        kv_usage=_terms(b"vllm:kv_cache_usage_perc", b"vllm:gpu_cache_usage_perc", mean=True),
-        prompt_tokens=_terms(b"vllm:prompt_tokens_total"),
-        queried_tokens=_terms(b"vllm:prefix_cache_queries_total", b"vllm:gpu_prefix_cache_queries_total"),
-        cached_tokens=_terms(b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total"),
-        capacity=(
-            (Term(_VLLM_CONFIG, label="kv_cache_size_tokens"),),
-            (Term(_VLLM_CONFIG, label="num_gpu_blocks"), Term(_VLLM_CONFIG, label="block_size", mean=True)),
-        ),
-        ttft=_histograms(b"vllm:time_to_first_token_seconds"),
-        itl=_histograms(
-            b"vllm:inter_token_latency_seconds",
-            b"vllm:time_per_output_token_seconds",
-            b"vllm:request_time_per_output_token_seconds",
-        ),
-        queue=_histograms(b"vllm:request_queue_time_seconds"),
-    ),
-    Dialect(
-        engine="sglang",
-        marks=(b"sglang:",),
-        waiting=_terms(b"sglang:num_queue_reqs"),
-        running=_terms(b"sglang:num_running_reqs"),
-        kv_usage=_terms(b"sglang:token_usage", mean=True),
-        prompt_tokens=_terms(b"sglang:prompt_tokens_total"),
-        cached_tokens=_terms(b"sglang:cached_tokens_total"),
-        capacity=(
-            (Term(b"sglang:max_total_num_tokens"),),
-            (Term(b"sglang:num_pages"), Term(b"sglang:page_size", mean=True)),
-            (
-                Term(b"sglang:cache_config_info", label="num_pages"),
-                Term(b"sglang:cache_config_info", label="page_size", mean=True),
-            ),
-        ),
-        ttft=_histograms(b"sglang:time_to_first_token_seconds"),
-        itl=_histograms(
-            b"sglang:inter_token_latency_seconds",
-            b"sglang:time_per_output_token_seconds",
-            b"sglang:request_time_per_output_token_seconds",
-        ),
-        queue=_histograms(b"sglang:queue_time_seconds"),
-    ),
-    Dialect(
-        engine="tensorrt-llm",
-        marks=(b"trtllm_",),
-        waiting=_terms(b"trtllm_num_requests_waiting"),
-        running=_terms(b"trtllm_num_requests_running"),
-        kv_usage=_terms(b"trtllm_kv_cache_utilization", mean=True),
-        prompt_tokens=_terms(b"trtllm_prompt_tokens_total"),
-        cached_tokens=_terms(b"trtllm_prompt_cached_tokens_total"),
-        capacity=((Term(b"trtllm_kv_cache_max_blocks"), Term(b"trtllm_kv_cache_tokens_per_block", mean=True)),),
-        ttft=_histograms(b"trtllm_time_to_first_token_seconds"),
-        itl=_histograms(b"trtllm_time_per_output_token_seconds"),
-        queue=_histograms(b"trtllm_request_queue_time_seconds"),
-    ),
-    Dialect(
-        engine="triton",
-        marks=(b"nv_trt_llm_", b"nv_inference_"),
-        waiting=(
-            Term(_TRITON_REQUESTS, where=("request_type", "waiting")),
-            Term(b"nv_inference_pending_request_count"),
-        ),
-        running=(
-            Term(_TRITON_REQUESTS, where=("request_type", "scheduled")),
-            Term(_TRITON_REQUESTS, where=("request_type", "active")),
-        ),
-        kv_usage=(Term(_TRITON_BLOCKS, where=("kv_cache_block_type", "fraction"), mean=True),),
-        capacity=(
-            (
-                Term(_TRITON_BLOCKS, where=("kv_cache_block_type", "max")),
-                Term(_TRITON_BLOCKS, where=("kv_cache_block_type", "tokens_per"), mean=True),
-            ),
-        ),
-    ),
-    Dialect(
-        engine="tgi",
-        marks=(b"tgi_",),
-        waiting=_terms(b"tgi_queue_size"),
-        running=_terms(b"tgi_batch_current_size"),
-        prompt_tokens=_terms(b"tgi_request_input_length_sum"),
-        itl=_histograms(b"tgi_request_mean_time_per_token_duration"),
-        queue=_histograms(b"tgi_request_queue_duration"),
-    ),
-    Dialect(
-        engine="llama-cpp",
-        marks=(b"llamacpp:",),
-        waiting=_terms(b"llamacpp:requests_deferred"),
-        running=_terms(b"llamacpp:requests_processing"),
-        kv_usage=_terms(b"llamacpp:kv_cache_usage_ratio", mean=True),  # gone from recent builds
-        prompt_tokens=_terms(b"llamacpp:prompt_tokens_total"),
-    ),
-)
-"""Engines with a page of metrics. Ollama has none: what is in flight there is known from the ledger alone."""
-
 
 _BY_NAME = {dialect.engine: dialect for dialect in DIALECTS}
 _SCANNERS = {dialect.engine: Scanner(dialect.names()) for dialect in DIALECTS}
@@ -263,13 +93,15 @@ def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
     series = page.series
     usage = _first(series, dialect.kv_usage)
     capacity = next((size for terms in dialect.capacity if (size := _product(series, terms))), None)
+    block = _first(series, dialect.block)
     return EngineSignals(
         at=at,
-        started=_number(series, _STARTED),
+        started=_number(series, STARTED),
         waiting=_first(series, dialect.waiting),
         running=_first(series, dialect.running),
         kv_usage=None if usage is None or usage > _FULL else min(usage, 1.0),
         kv_tokens=None if capacity is None or capacity > _MOST_TOKENS else int(capacity),
+        block_tokens=int(block) if block and block < _MOST_TOKENS else None,
         prompt_tokens=_first(series, dialect.prompt_tokens),
         queried_tokens=_first(series, dialect.queried_tokens),
         cached_tokens=_first(series, dialect.cached_tokens),

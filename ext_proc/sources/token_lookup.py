@@ -24,10 +24,16 @@ MOST_AT_ONCE: Final = 128
 
 SIZE_KEPT_S: Final = 1.0
 NONE_KEPT_S: Final = 0.05
+USUAL_SIZE: Final = 16
+"""Tokens of a block, where engines have stored none yet and do not say; they hold nothing, by any size."""
+
 _MOST_MODELS: Final = 256
 
 Count = Callable[[str, str], None]
 """Counts what became of a lookup: pool and result."""
+
+Told = Callable[[int], int | None]
+"""Says how many tokens a block of an engine has, by slot, from what that tells beside its events; None if nothing."""
 
 
 class PoolTokens(NamedTuple):
@@ -53,16 +59,24 @@ class TokenLookup:
         adapters: tells adapters from models.
         count: counts each lookup by pool and result.
         inspect_bytes: bound on what is read of a request body after decompression.
+        told: tells the size of blocks of engines that have reported none yet.
     """
 
     def __init__(
-        self, registry: Registry, resident: ResidentIndex, adapters: Adapters, count: Count, inspect_bytes: int
+        self,
+        registry: Registry,
+        resident: ResidentIndex,
+        adapters: Adapters,
+        count: Count,
+        inspect_bytes: int,
+        told: Told,
     ) -> None:
         self._registry = registry
         self._resident = resident
         self._adapters = adapters
         self._count = count
         self._inspect_bytes = inspect_bytes
+        self._told = told
         self._pools: dict[str, _Pool] = {}
 
     def configure(self, pools: Mapping[str, PoolTokens]) -> None:
@@ -101,7 +115,7 @@ class TokenLookup:
         self, pool: _Pool, request: InferenceRequest, head: RequestHead, body: bytes, endpoints: Sequence[Endpoint]
     ) -> asyncio.Task[TokenPrompt] | TokenPrompt | str:
         """Find the tokens or begin to; the text says why that is not done."""
-        block_tokens = pool.sizes.of(request.model, endpoints, self._resident)
+        block_tokens = pool.sizes.of(request.model, endpoints, self._resident, self._told)
         if block_tokens is None:
             return "no_reports"
         asked = read_question(request, head, body, self._inspect_bytes)
@@ -131,17 +145,22 @@ class BlockSizes:
         self._clock = clock
         self._known: dict[str | None, tuple[Sequence[Endpoint], float, int | None]] = {}
 
-    def of(self, model: str | None, endpoints: Sequence[Endpoint], resident: ResidentIndex) -> int | None:
+    def of(self, model: str | None, endpoints: Sequence[Endpoint], resident: ResidentIndex, told: Told) -> int | None:
         """Return the tokens of a block; None if no engine reports what it holds."""
         now = self._clock()
         known = self._known.get(model)
         if known is not None and known[0] is endpoints and now < known[1]:
             return known[2]
-        sizes = Counter(size for endpoint in endpoints if (size := resident.block_tokens(endpoint.slot)))
+        slots = [endpoint.slot for endpoint in endpoints]
+        sizes = Counter(size for slot in slots if (size := resident.block_tokens(slot)))
+        kept_s = SIZE_KEPT_S
+        if not sizes:
+            sizes = Counter(told(slot) or USUAL_SIZE for slot in slots if slot in resident)
+            kept_s = 0.0 if sizes else NONE_KEPT_S
         found = sizes.most_common(1)[0][0] if sizes else None
         if len(self._known) >= _MOST_MODELS:
             self._known.clear()
-        self._known[model] = endpoints, now + (SIZE_KEPT_S if found else NONE_KEPT_S), found
+        self._known[model] = endpoints, now + kept_s, found
         return found
 
 

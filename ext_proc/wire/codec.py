@@ -16,11 +16,13 @@ from ext_proc.core.names import (
     ASKER,
     DECISION_KEY,
     DESTINATION,
+    DROPPED_HEADER,
     EXPLANATION_HEADER,
     EXPLANATION_KEY,
     KVPICKER_NAMESPACE,
     LB_NAMESPACE,
     PICKER_HEADERS,
+    RANK,
     READ_HEADERS,
     REFUSED_KEY,
     REQUEST_ID,
@@ -38,15 +40,23 @@ _WANTED = frozenset(READ_HEADERS)
 _LONGEST_REQUEST_ID = 256
 
 
-def decode(message: bytes) -> Event | None:
+_NO_LABELS = ("", "")
+_LONGEST_LABEL = 256
+
+
+def decode(message: bytes, labels: tuple[str, str] = _NO_LABELS) -> Event | None:
     """Read a ProcessingRequest; None for a kind of message that is not known here.
+
+    Args:
+        message: its bytes.
+        labels: names of the headers that hold the tenant and the priority; empty reads none.
 
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
     if message.startswith(_HEADERS_FIELD) and len(message) <= _LONGEST_KEPT:
-        return _decode_short(message)
-    return _slice_body(message) or _decode(message)
+        return _decode_short(message, labels)
+    return _slice_body(message) or _decode(message, labels)
 
 
 _HEADERS_FIELD = b"\x12"
@@ -56,30 +66,30 @@ _NO_UUID = b"0" * _UUID
 _REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
 
 
-def _decode_short(message: bytes) -> Event | None:
+def _decode_short(message: bytes, labels: tuple[str, str]) -> Event | None:
     """Decode headers; but for the request id, which changes nothing else, a client's messages are alike to the byte."""
     before, field, rest = message.partition(_REQUEST_ID_FIELD)
     if not field:
-        return _decode_kept(message)
-    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:])
+        return _decode_kept(message, labels)
+    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:], labels)
     if not isinstance(event, RequestHeaders):
         return event
     return msgspec.structs.replace(event, request_id=rest[:_UUID].decode("ascii", "replace"))
 
 
 @functools.lru_cache(maxsize=1024)
-def _decode_kept(message: bytes) -> Event | None:
-    return _decode(message)
+def _decode_kept(message: bytes, labels: tuple[str, str]) -> Event | None:
+    return _decode(message, labels)
 
 
-def _decode(message: bytes) -> Event | None:
+def _decode(message: bytes, labels: tuple[str, str]) -> Event | None:
     request = ProcessingRequest.FromString(message)
     name = request.WhichOneof("request")
     if name == "request_body":
         body = request.request_body
         return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream)
     if name == "request_headers":
-        return _decode_headers(request)
+        return _decode_headers(request, labels)
     if name == "response_body":
         piece = request.response_body
         return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, _served(request))
@@ -126,11 +136,12 @@ def _read_varint(message: bytes, position: int) -> tuple[int, int]:
     return len(message), len(message)
 
 
-def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
+def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> RequestHeaders:
+    tenant, priority = labels
     values: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
         key = header.key
-        if key in _WANTED:
+        if key in _WANTED or (key and key in labels):
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
     protocol = request.protocol_config
@@ -145,6 +156,8 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
         spoofed=any(name in values for name in PICKER_HEADERS),
         request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
         asker=_asker(request) if request.attributes else "",
+        tenant=get(tenant, "")[:_LONGEST_LABEL],
+        priority=get(priority, "")[:_LONGEST_LABEL].strip(),
     )
 
 
@@ -237,7 +250,7 @@ class Encoder:
         decision = action.decision
         if decision is None:
             return _bare(action.kind, action.clean, action.skip_body)
-        answer, endpoints = self._picked(action.kind, self.destination(decision), action.skip_body)
+        answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
         return answer + _METADATA_TAG + varint(len(metadata)) + metadata
 
@@ -261,10 +274,19 @@ def encode_refusal(action: Refuse) -> bytes:
     immediate.headers.set_headers.append(_header("content-type", b"application/json"))
     if refusal.retry_after is not None:
         immediate.headers.set_headers.append(_header("retry-after", str(refusal.retry_after).encode()))
+    if refusal.dropped is not None:
+        immediate.headers.set_headers.append(_header(DROPPED_HEADER, refusal.dropped.encode()))
     if action.explanation:
         immediate.headers.set_headers.append(_header(EXPLANATION_HEADER, action.explanation.encode()))
     # Tells the local-reply rules of Envoy that this body has its shape already.
     response.dynamic_metadata.update({KVPICKER_NAMESPACE: {REFUSED_KEY: refusal.reason}})
+    return response.SerializeToString()
+
+
+def encode_patience(seconds: float) -> bytes:
+    """Write the message that asks Envoy to wait so long for the answer that follows."""
+    response = ProcessingResponse()
+    response.override_message_timeout.FromNanoseconds(round(seconds * 1e9))
     return response.SerializeToString()
 
 
@@ -280,13 +302,18 @@ def _bare(kind: Kind, clean: bool, skip_body: bool) -> bytes:
     return response.SerializeToString()
 
 
-def _picked(kind: Kind, destination: str, skip_body: bool) -> tuple[bytes, bytes]:
+def _picked(kind: Kind, destination: str, rank: int | None, skip_body: bool) -> tuple[bytes, bytes]:
     """Return the answer without its metadata, and the entry of that which names the endpoints."""
     response = ProcessingResponse()
     if kind is Kind.REQUEST_TRAILERS:
         response.request_trailers.SetInParent()  # a mutation here would set a trailer
     else:
-        _mutation(response, kind).set_headers.append(_header(DESTINATION, destination.encode()))
+        mutation = _mutation(response, kind)
+        mutation.set_headers.append(_header(DESTINATION, destination.encode()))
+        if rank is not None:
+            mutation.set_headers.append(_header(RANK, str(rank).encode()))
+        elif kind is Kind.REQUEST_HEADERS:  # with a body, a client's were removed before
+            mutation.remove_headers.append(RANK)
     if skip_body:
         response.mode_override.SetInParent()
     endpoints = Struct()

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import functools
 from collections.abc import Awaitable, Callable
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from ext_proc.core.exchange import Exchange, State
-from ext_proc.core.exchange_messages import Abort, Action, Continue, Ignore, Refuse, Wait
+from ext_proc.core.exchange_messages import Abort, Action, Continue, Ignore, Refuse, Wait, WaitForTurn
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
-from ext_proc.wire.codec import Encoder, decode, encode_refusal
+from ext_proc.core.turn import Turn
+from ext_proc.wire.codec import Encoder, decode, encode_patience, encode_refusal
 from ext_proc.wire.transport import Method, Reply
 
 _NOTHING = Reply()
@@ -28,19 +31,38 @@ class ExtProcSession:
         self._observer = observer
 
     def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
-        """Answer one ProcessingRequest; one whose prompt is looked up elsewhere is answered after that."""
+        """Answer one ProcessingRequest; one that must wait, for tokens or for its turn, is answered after that."""
         try:
-            event = decode(message)
+            event = decode(message, self._exchange.labels)
         except DecodeError as error:
             self._observer.failed("not_a_processing_request", error)
             return Reply(None, True, grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
         if event is None:
             return _NOTHING
         action = self._exchange.receive(event)
-        return self._resume(action) if isinstance(action, Wait) else self._reply(action)
+        if isinstance(action, Wait):
+            return self._resume(action)
+        return self._wait(action) if isinstance(action, WaitForTurn) else self._reply(action)
 
     async def _resume(self, wait: Wait) -> Reply:
-        return self._reply(self._exchange.resume(await wait.found))
+        action = self._exchange.resume(await wait.found)
+        return self._wait(action) if isinstance(action, WaitForTurn) else self._reply(action)
+
+    def _wait(self, action: WaitForTurn) -> Reply:
+        message = encode_patience(action.extension) if action.extension else None
+        return Reply(message, then=functools.partial(self._await_turn, action.turn))
+
+    async def _await_turn(self, turn: Turn) -> Reply:
+        loop = asyncio.get_running_loop()
+        called = asyncio.Event()
+        turn.call = called.set
+        timer = loop.call_later(turn.deadline - turn.since, self._exchange.give_up)
+        try:
+            if turn.action is None:
+                await called.wait()
+        finally:
+            timer.cancel()
+        return self._reply(turn.action)
 
     def _reply(self, action: Action) -> Reply:
         if isinstance(action, Continue):

@@ -56,11 +56,38 @@ def _end(stream: _Ended) -> None:
         stream.set_result(None)
 
 
-async def _read_optional(context: _Context, waiting: Waiting[_Ended]) -> Any:
+async def _next(
+    context: _Context, waiting: Waiting[_Ended], read: asyncio.Future[Any] | None, *, optional: bool
+) -> Any:
+    """Return the next message, of a read that is under way if there is one, or None once it is not to be awaited."""
+    if optional:
+        return await _read_optional(read or asyncio.ensure_future(context.read()), waiting)
+    return await (context.read() if read is None else read)
+
+
+async def _second(answer: Awaitable[Reply], read: asyncio.Future[Any]) -> Reply | None:
+    """Await an answer, or that the peer no longer waits for it: it may say so by nothing but its half-close."""
+    read.add_done_callback(_heed)
+    answering = asyncio.ensure_future(answer)
+    try:
+        await asyncio.wait((answering, read), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done() and read.result() is grpc.aio.EOF:
+            return None
+        return await answering
+    finally:
+        answering.cancel()
+
+
+def _heed(read: asyncio.Future[Any]) -> None:
+    """Take note of how a read ended: nobody may be left to ask for it."""
+    if not read.cancelled():
+        read.exception()
+
+
+async def _read_optional(reading: asyncio.Future[Any], waiting: Waiting[_Ended]) -> Any:
     """Return the next message, or None once the stream is to end without it."""
     ended: _Ended = asyncio.get_running_loop().create_future()
-    reading = asyncio.ensure_future(context.read())
-    reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody may be left to ask for it
+    reading.add_done_callback(_heed)
     waiting.add(ended)
     try:
         await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -111,14 +138,27 @@ async def _pump(session: Session, context: _Context, waiting: Waiting[_Ended]) -
     delivered = True
     finished = None
     optional = False
+    read: asyncio.Future[Any] | None = None
     try:
-        while (message := await (_read_optional(context, waiting) if optional else context.read())) is not grpc.aio.EOF:
+        while (message := await _next(context, waiting, read, optional=optional)) is not grpc.aio.EOF:
+            read = None
             if message is None:
                 finished = Reply()
                 break
             reply = session.receive(message)
+            delivered = delivered and isinstance(reply, Reply)  # whatever is decided meanwhile
             if not isinstance(reply, Reply):
                 reply = await reply
+            if reply.then is not None:
+                delivered = False
+                if reply.message is not None:
+                    await context.write(reply.message)
+                read = asyncio.ensure_future(context.read())
+                second = await _second(reply.then(), read)
+                if second is None:
+                    finished = Reply(None, True, grpc.StatusCode.CANCELLED)
+                    break
+                reply = second
             if reply.message is not None:
                 delivered = False
                 await context.write(reply.message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -35,7 +35,18 @@ class Stream:
         waiting: learns when the stream may be ended.
     """
 
-    __slots__ = ("_begun", "_call", "_delivered", "_optional", "_session", "_task", "_waiting")
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_delivered",
+        "_kept",
+        "_optional",
+        "_overhearing",
+        "_session",
+        "_task",
+        "_then",
+        "_waiting",
+    )
 
     def __init__(self, call: Any, open_session: Callable[[], Session], waiting: Waiting[Stream]) -> None:
         self._call = call
@@ -45,6 +56,9 @@ class Stream:
         self._delivered = True
         self._session: Session | None = None
         self._task: asyncio.Future[Reply] | None = None
+        self._then: Callable[[], Awaitable[Reply]] | None = None
+        self._overhearing = False
+        self._kept: bytes | None = None
         call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
         try:
             self._session = open_session()
@@ -54,6 +68,13 @@ class Stream:
             self._read()
 
     def _read(self) -> None:
+        if self._overhearing:  # this read is under way
+            self._overhearing = False
+            return
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._take(kept)
+            return
         self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._received)
 
     def _received(self, event: Event) -> None:
@@ -64,21 +85,30 @@ class Stream:
         self._delivered = True
         self._waits_no_more()
         message = event.batch_operations[-1].message()
-        session = self._session
-        if session is None:
+        if self._session is None:
             return
         if message is None:
             self._finish(self._close())
+        else:
+            self._take(message)
+
+    def _take(self, message: bytes) -> None:
+        session = self._session
+        if session is None:
             return
         try:
             reply = session.receive(message)
             if isinstance(reply, Reply):
                 self._answer(reply)
             else:
-                self._task = asyncio.ensure_future(reply)
-                self._task.add_done_callback(self._waited)
+                self._await(reply)
         except Exception as error:  # noqa: BLE001  as above
             self._fail(error)
+
+    def _await(self, reply: Awaitable[Reply]) -> None:
+        self._delivered = False  # whatever is decided meanwhile
+        self._task = asyncio.ensure_future(reply)
+        self._task.add_done_callback(self._waited)
 
     def _waited(self, task: asyncio.Future[Reply]) -> None:
         self._task = None
@@ -91,7 +121,9 @@ class Stream:
             self._answer(task.result())
 
     def _answer(self, reply: Reply) -> None:
-        if reply.finished:
+        if reply.then is not None:
+            self._answer_first(reply.message, reply.then)
+        elif reply.finished:
             self._finish(reply)
         elif reply.message is None:
             self._read()
@@ -111,6 +143,44 @@ class Stream:
                 self._received,
             )
             self._begun = True
+
+    def _answer_first(self, message: bytes | None, then: Callable[[], Awaitable[Reply]]) -> None:
+        """Send a message, and when it is out await another: a call sends one at a time."""
+        self._delivered = False  # whatever is decided meanwhile
+        self._then = then
+        operations = [] if self._begun else [cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS)]
+        if message is not None:
+            operations.append(cygrpc.SendMessageOperation(message, _NO_FLAGS))
+        self._begun = True
+        if operations:
+            self._start(operations, self._sent_first)
+        else:
+            self._await_second()
+
+    def _sent_first(self, event: Event) -> None:
+        if event.success and self._call is not None:
+            self._await_second()
+        else:
+            self._then = None
+            self._close()
+
+    def _await_second(self) -> None:
+        """Read on meanwhile: a peer that no longer waits may say so by nothing but its half-close."""
+        then, self._then = self._then, None
+        if then is None or self._session is None:
+            return
+        self._await(then())
+        self._overhearing = True
+        self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._overheard)
+
+    def _overheard(self, event: Event) -> None:
+        if not self._overhearing:  # the answer is out, and this the next message
+            self._received(event)
+            return
+        self._overhearing = False
+        self._kept = event.batch_operations[-1].message() if event.success else None
+        if self._kept is None and self._task is not None:
+            self._task.cancel()
 
     def _written(self, event: Event) -> None:
         if not event.success:

@@ -39,6 +39,8 @@ class Reply(NamedTuple):
         details: text that goes with a status other than OK.
         optional: True if the peer loses nothing should the stream end in good order before its next message; heeded
             from the second answer of a stream on.
+        then: makes a second answer to the same message, to be awaited once this one is sent; the next message is not
+            answered before that. A peer that half-closes meanwhile is gone, and gets nothing.
     """
 
     message: bytes | None = None
@@ -46,6 +48,7 @@ class Reply(NamedTuple):
     status: grpc.StatusCode = grpc.StatusCode.OK
     details: str = ""
     optional: bool = False
+    then: Callable[[], Awaitable[Reply]] | None = None
 
 
 class Session(Protocol):
@@ -55,7 +58,7 @@ class Session(Protocol):
         """Take one message; an answer that must wait is awaited by the transport."""
 
     def close(self, *, delivered: bool) -> Reply:
-        """End, however the stream ended; `delivered` tells whether the last answer was written.
+        """End, however the stream ended; `delivered` tells whether the last answer was written, and none is awaited.
 
         The reply is sent if the peer half-closed in good order, and dropped otherwise.
         """

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 from pathlib import Path
-from typing import Any
 
 import aiohttp
 import grpc.aio
@@ -81,8 +80,8 @@ async def test_what_is_predicted_of_conversations_is_what_engines_had(tmp_path: 
             site = Site(service, [a, b], session)
             await until(lambda: service._core.registry.snapshot.serves("sim-model"))
             for engine in (a, b):
-                # Until its first event nothing is known of an engine, not even the size of its blocks.
-                await _begin(site, engine)
+                # Nothing was published yet, and that is enough to know.
+                await site.told(engine.address)
             conversations: list[list[dict[str, str]]] = [
                 [{"role": "system", "content": SYSTEM}, {"role": "user", "content": f"Conversation {number}. " * 9}]
                 for number in range(4)
@@ -96,17 +95,3 @@ async def test_what_is_predicted_of_conversations_is_what_engines_had(tmp_path: 
             assert [predicted for predicted, _, _ in predictions] == [cached for _, cached, _ in predictions]
             assert {mode for _, _, mode in predictions} == {"token"}
             assert sum(cached > 0 for _, cached, _ in predictions) >= 12
-
-
-async def _begin(site: Site, engine: SimEngine) -> None:
-    number = iter(range(1000))
-
-    async def is_heard() -> bool:
-        body: dict[str, Any] = {"model": "sim-model", "prompt": f"{next(number):08d}" * 16, "max_tokens": 1}
-        async with site.session.post(f"{engine.url}/v1/completions", json=body):
-            pass
-        slot = site.service._core.registry.snapshot.by_address[engine.address].slot
-        return site.service._core.resident.block_tokens(slot) is not None
-
-    await until(is_heard)
-    await site.told(engine.address)

@@ -13,6 +13,7 @@ from ext_proc.config import Config, parse
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.pool import Registry
 from ext_proc.core.resident_index import ResidentIndex
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.token_pools import TokenPools, pool_tokens
 from tests.unit.sources.tokenizer_files import write
 
@@ -37,12 +38,12 @@ def config(tokens: str = "{}") -> Config:
 
 def token_pools() -> TokenPools:
     """Make the parts, without endpoints."""
-    return TokenPools(Registry(), ResidentIndex(), lambda _pool, _result: None)
+    return TokenPools(Registry(), ResidentIndex(), lambda _pool, _result: None, lambda _slot: None)
 
 
 async def test_only_pools_that_ask_for_it_have_tokens(http: aiohttp.ClientSession) -> None:
     """The deadline is in seconds from there on."""
-    made = pool_tokens(config("{deadline_ms: 50}"), http)
+    made = pool_tokens(config("{deadline_ms: 50}"), http, ApiKeys())
     assert {name: pool.deadline_s for name, pool in made.items()} == {"exact": 0.05}
 
 
@@ -69,7 +70,7 @@ async def test_what_was_learnt_survives_other_changes(http: aiohttp.ClientSessio
 
 async def test_a_local_tokenizer_is_loaded_from_its_folder(http: aiohttp.ClientSession, tmp_path: Path) -> None:
     """The same files that the engine has."""
-    made = pool_tokens(config(f"{{source: local, tokenizer: {write(tmp_path)}}}"), http)
+    made = pool_tokens(config(f"{{source: local, tokenizer: {write(tmp_path)}}}"), http, ApiKeys())
     made["exact"].tokenizer.close()
 
 
@@ -88,3 +89,18 @@ def test_the_check_command_loads_the_tokenizer(tmp_path: Path) -> None:
         check(path)
     write(tmp_path)
     check(path)
+
+
+async def test_api_keys_follow_the_configuration(http: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A changed variable counts from the next reload on; one that is gone is refused, and the old key stays."""
+    monkeypatch.setenv("ENGINE_KEY", "s3cret")
+    pools, keyed = token_pools(), parse("pools: {text: {endpoints: ['10.0.0.1:1'], api_key_env: ENGINE_KEY}}")
+    pools.configure(keyed, http)
+    assert (pools.keys.headers("text"), pools.keys.headers("other")) == ({"Authorization": "Bearer s3cret"}, {})
+    monkeypatch.setenv("ENGINE_KEY", "other")
+    pools.configure(keyed)
+    assert pools.keys.headers("text") == {"Authorization": "Bearer other"}
+    monkeypatch.delenv("ENGINE_KEY")
+    with pytest.raises(ConfigError):
+        pools.configure(keyed)
+    assert pools.keys.headers("text") == {"Authorization": "Bearer other"}

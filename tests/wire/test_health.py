@@ -56,10 +56,12 @@ async def loaded(folder: Path, **options: Any) -> AsyncIterator[tuple[Stack, Tra
     async with running_stack(folder, engines=4, **({"health": HEALTH} | options)) as stack:
         traffic = Traffic(stack)
         task = asyncio.create_task(traffic.run())
-        await until(lambda: all(traffic.answered(engine, 0.0) for engine in stack.engines))
-        yield stack, traffic
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        try:
+            await until(lambda: all(traffic.answered(engine, 0.0) for engine in stack.engines))
+            yield stack, traffic
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
         assert await stack.violations() == {}
 
 
@@ -81,19 +83,20 @@ def changes(stack: Stack, engine: SimEngine) -> list[str]:
 
 
 async def test_an_engine_that_refuses_is_avoided_and_comes_back(tmp_path: Path) -> None:
-    """Nobody's request fails; probes see the end of it, so that it is back long before its ejection is over."""
-    health = HEALTH.replace("ejection_s: 0.5", "ejection_s: 8.0").replace("{", "{max_ejection_s: 8.0, ", 1)
+    """Only what ran there is lost; probes see the end of it, so that it is back long before its ejection is over."""
+    health = HEALTH.replace("ejection_s: 0.5", "ejection_s: 60").replace("{", "{max_ejection_s: 60, ", 1)
     async with loaded(tmp_path, health=health) as (stack, traffic):
         ill = stack.engines[0]
         began = time.monotonic()
-        await fault(stack, ill, kind="refuse", **{"for": 1.5})
+        await fault(stack, ill, kind="refuse", **{"for": 3})
         await until(lambda: "ejected" in changes(stack, ill))
         assert time.monotonic() - began < 2.0
-        await until(lambda: changes(stack, ill)[-1] == "ready")
-        assert time.monotonic() - began < 6.0
+        await until(lambda: changes(stack, ill)[-1] == "ready", 3.0 + 15.0)
         back = time.monotonic()
         await until(lambda: traffic.answered(ill, back) > 0)
-        assert traffic.failures(began) == []
+        cut = [sent - began for sent in traffic.failures(began)]
+        assert len(cut) <= 8, "no more than ran there when it went"
+        assert max(cut, default=0.0) < 1.0
 
 
 async def _ill_and_well_again(stack: Stack, traffic: Traffic, **fields: Any) -> None:

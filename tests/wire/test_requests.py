@@ -8,6 +8,7 @@ import hashlib
 import json
 from typing import Any
 
+import aiohttp
 import anthropic
 import openai
 import pytest
@@ -201,6 +202,26 @@ async def test_faults_of_engines_are_told_apart_and_not_repeated(stack: Stack, f
     (outcome,) = await stack.finished(1)
     assert outcome["ending"] == ending
     assert len(await received(stack, "/v1/chat")) == 1
+
+
+@pytest.mark.parametrize("fault", ["reset_mid_stream", "fin_mid_stream"])
+async def test_a_cut_stream_is_cut_for_the_client_too(stack: Stack, fault: str) -> None:
+    """What came arrives, no end is invented, and the place is free again, once (B15)."""
+    body = {"model": MODEL, "max_tokens": 30, "stream": True, "messages": TURNS}
+    arrived, url = bytearray(), f"{stack.url}/v1/chat/completions"
+
+    async def read() -> None:
+        async with stack.client.post(url, json=body, headers={"x-sim-fault": fault}) as answer:
+            async for piece in answer.content.iter_any():
+                arrived.extend(piece)
+
+    with pytest.raises(aiohttp.ClientPayloadError):
+        await read()
+    assert arrived.count(b"data: ") <= 3
+    assert b"[DONE]" not in arrived
+    (outcome,) = await stack.finished(1)
+    assert (outcome["ending"], len(stack.service._core.ledger)) == ("cut", 0)
+    assert [load.in_flight for load in stack.service._core.ledger._loads.values()] == [0, 0, 0]
 
 
 async def test_client_that_leaves_frees_its_place(stack: Stack) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -21,21 +22,24 @@ PROMPTS = [
 ]  # every prompt of three blocks
 WEIGHTS = {Tier.GPU: 1.0, Tier.CPU: 0.5, Tier.DISK: 0.25, Tier.EXTERNAL: 0.0}
 SLOTS = (0, 1)
+RANKS = 2
+"""Publishers of each engine; the first engine is told which of them is to answer, the second chooses by itself."""
 
 Path = tuple[str, tuple[tuple[int, int], ...]]
 NAMES: st.SearchStrategy[EngineHash] = st.sampled_from([2**64 - 1, -5, 3, b"\x03", b"x" * 32])
 TIERS = st.sampled_from([Tier.GPU, Tier.GPU, Tier.CPU, Tier.DISK])
+WAYS = st.fixed_dictionaries({"arrives": st.booleans(), "answers": st.booleans(), "kept": st.integers(0, 9)})
 
 
 class Naive:
-    """One engine as its reports tell: names with their meaning and copies, tier by tier, in plain dictionaries."""
+    """One rank as its reports tell: names with their meaning and copies, tier by tier, in plain dictionaries."""
 
     def __init__(self) -> None:
         self.begin()
 
     def begin(self) -> None:
         """Be a new process of which nothing was heard."""
-        self.is_known, self.is_complete, self.has_blocks, self.is_waiting = False, True, False, False
+        self.is_known, self.is_complete, self.is_waiting, self.has_begun = False, True, False, False
         self.doubted: dict[EngineHash, Path] = {}
         self.names: dict[Tier, dict[EngineHash, tuple[Path, int]]] = {tier: {} for tier in Tier}
 
@@ -49,7 +53,7 @@ class Naive:
 
     def apply(self, event: KvEvent) -> None:
         """Do what an event says."""
-        self.is_known = True
+        self.is_known = self.has_begun = True
         if isinstance(event, AllCleared):
             self.names = {tier: {} for tier in Tier}
             self.doubted, self.is_complete = {}, True
@@ -62,7 +66,6 @@ class Naive:
             self._stored(event)
 
     def _stored(self, event: BlocksStored) -> None:
-        self.has_blocks = True
         if event.parent is None:
             above: Path = (event.adapter, ())
         else:
@@ -77,10 +80,8 @@ class Naive:
             before, copies = names.get(name, (above, 0))
             names[name] = above, copies + 1 if before == above else 1
 
-    def held(self, adapter: str, prompt: Sequence[tuple[int, int]]) -> int | None:
-        """Return the tokens held of a prompt."""
-        if not self.is_known or not self.has_blocks or self.is_waiting:
-            return None
+    def held(self, adapter: str, prompt: Sequence[tuple[int, int]]) -> float:
+        """Return the blocks held of a prompt, those in far tiers by their weight."""
         total = 0.0
         for depth in range(1, len(prompt) + 1):
             path = (adapter, tuple(prompt[:depth]))
@@ -88,108 +89,170 @@ class Naive:
             if tier is None:
                 break
             total += WEIGHTS[tier]
-        return int(total * SIZE) if total or self.is_complete else None
+        return total
 
 
-class Engine:
-    """One engine: what it has sent since its start, and what of that has arrived."""
+def held(ranks: Sequence[Naive], adapter: str, prompt: Sequence[tuple[int, int]], *, is_pinned: bool) -> int | None:
+    """Return the tokens that an engine holds of a prompt: its best rank's if that can be named, else their mean."""
+    if any(rank.is_waiting for rank in ranks) or not any(rank.is_known for rank in ranks):
+        return None
+    of_each = [rank.held(adapter, prompt) for rank in ranks]
+    if not any(of_each) and not all(rank.is_complete for rank in ranks if rank.has_begun):
+        return None
+    return int((max(of_each) if is_pinned else sum(of_each) / len(ranks)) * SIZE)
 
-    def __init__(self, feed: KvFeed) -> None:
+
+class Rank:
+    """One publisher: what it has sent since its process began, and what of that has arrived.
+
+    Args:
+        feed: who is told.
+        can_ask: whether messages can be asked for again.
+    """
+
+    def __init__(self, feed: KvFeed, *, can_ask: bool) -> None:
         self.feed = feed
         self.model = Naive()
         self.sent: list[Batch] = []
         self.arrived = -1
-        self.last_of_before: int | None = None
+        self._can_ask = can_ask
+        self._last_of_before: int | None = None
+        self._is_cut = False
 
-    def send(self, events: Sequence[KvEvent], *, arrives: bool, answers: bool) -> None:
-        """Send a batch that arrives or not; what is missing before it is had again or not."""
+    def send(self, events: Sequence[KvEvent], *, arrives: bool, answers: bool, kept: int) -> None:
+        """Send a batch that arrives or not; of what is missing before it the last ones may be had again, or none."""
         number = len(self.sent)
-        self.sent.append(Batch(events))
-        # That a process is new can be told as long as its numbers have not passed those of the one before.
-        if not arrives and number != self.last_of_before:
+        # What the messages call the rank does not matter: the publisher's place says which it is.
+        self.sent.append(Batch(events, rank=0))
+        # Without a question, that a process is new can be told until its numbers have passed those of the one before.
+        if not arrives and number != self._last_of_before:
             return
-        if self.last_of_before is not None:
-            self.model.begin()
-            self.last_of_before = None
+        if (self._is_cut and (self._can_ask or number != self.arrived + 1)) or self._last_of_before is not None:
+            self._begin()
+        self._is_cut, self._last_of_before = False, None
         first = self.feed.missing(number)
         assert first == (None if self.arrived == number - 1 else self.arrived + 1)
         if first is not None:
             assert self.feed.is_waiting
-            for missed in range(first, number) if answers else ():
-                self.feed.replayed(missed, self.sent[missed])
-                self._model(self.sent[missed])
-            if not answers:
-                self.model.doubt()
-        self.feed.receive(number, self.sent[-1])
-        self._model(self.sent[-1])
-        self.arrived = number
+            self._replay(number if answers and self._can_ask else first, kept)
+        if self.arrived < number - 1:
+            self.model.doubt()
+        self._arrive(number, is_live=True)
 
-    def _model(self, batch: Batch) -> None:
+    def cut(self, *, answers: bool, kept: int) -> None:
+        """Lose the connection, be connected again and, where that can be done, asked for what came meanwhile."""
+        self.feed.reconnected(can_ask=self._can_ask)
+        self._is_cut = True
+        if not self._can_ask:
+            return
+        self.feed.asking()
+        if answers:
+            if self._last_of_before is not None:
+                self.feed.restart()
+                self._begin()
+            self._is_cut, self._last_of_before = False, None
+            self._replay(len(self.sent), kept)
+            self.model.is_known = self.model.is_known or self.model.is_complete
+        self.feed.asked(is_answered=answers)
+
+    def restart(self, *, answers: bool, kept: int) -> None:
+        """Begin anew, with an empty cache and numbers from 0, which cuts the connection."""
+        if self._last_of_before is None:
+            self._last_of_before = self.arrived
+        self.sent, self.arrived = [], -1
+        self.cut(answers=answers, kept=kept)
+        self._is_cut = self._is_cut and self._can_ask
+
+    def _begin(self) -> None:
+        self.model.begin()
+        self.arrived = -1
+
+    def _replay(self, end: int, kept: int) -> None:
+        """Answer with what has not arrived up to a number, of which only so many messages are remembered."""
+        for number in range(max(self.arrived + 1, end - kept), end):
+            if number > self.arrived + 1:
+                self.model.doubt()
+            self._arrive(number, is_live=False)
+
+    def _arrive(self, number: int, *, is_live: bool) -> None:
+        batch = self.sent[number]
+        (self.feed.receive if is_live else self.feed.replayed)(number, batch)
         for event in batch.events:
             self.model.apply(event)
-
-    def restart(self) -> None:
-        """Begin anew, with an empty cache and numbers from 0."""
-        if self.last_of_before is None and self.arrived >= 0:
-            self.last_of_before = self.arrived
-        self.sent, self.arrived = [], -1
+        self.arrived = number
 
 
 class ResidentIndexMachine(RuleBasedStateMachine):
-    """Stored, removed, cleared, gaps with and without an answer, restarts, in any order on two engines."""
+    """Stored, removed, cleared, gaps with whole, partial and no answers, cuts and restarts, in any order.
+
+    On the two ranks of two engines.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self.index = ResidentIndex()
-        self.engines = [Engine(self.index.feed(slot, weights=WEIGHTS)) for slot in SLOTS]
+        self.engines = [
+            [
+                Rank(self.index.feed(slot, rank, WEIGHTS, is_pinned=slot == 0), can_ask=rank == 0)
+                for rank in range(RANKS)
+            ]
+            for slot in SLOTS
+        ]
         self.hasher = TokenHasher(SIZE)
 
     @rule(
         slot=st.sampled_from(SLOTS),
+        ranks=st.sampled_from([(0,), (1,), (0, 1)]),
         names=st.lists(NAMES, min_size=1, max_size=3),
         parent=st.none() | NAMES,
         blocks=st.lists(st.sampled_from(BLOCKS), min_size=3, max_size=3),
         adapter=st.sampled_from(["", "a"]),
         tier=TIERS,
-        arrives=st.booleans(),
-        answers=st.booleans(),
+        way=WAYS,
     )
     def stored(
         self,
         slot: int,
+        ranks: tuple[int, ...],
         names: list[EngineHash],
         parent: EngineHash | None,
         blocks: list[tuple[int, int]],
         adapter: str,
         tier: Tier,
-        arrives: bool,
-        answers: bool,
+        way: dict[str, Any],
     ) -> None:
-        """Store blocks after a parent that is known, doubted, or never heard of."""
+        """Store blocks after a parent that is known, doubted, or never heard of; perhaps the same on all ranks."""
         tokens = [token for block in blocks[: len(names)] for token in block]
         event = BlocksStored(hashes=names, tokens=tokens, block_tokens=SIZE, parent=parent, adapter=adapter, tier=tier)
-        self.engines[slot].send([event], arrives=arrives, answers=answers)
+        for rank in ranks:
+            self.engines[slot][rank].send([event], **way)
 
     @rule(
         slot=st.sampled_from(SLOTS),
+        rank=st.integers(0, RANKS - 1),
         names=st.lists(NAMES, min_size=1, max_size=3),
         tier=TIERS,
-        arrives=st.booleans(),
-        answers=st.booleans(),
+        way=WAYS,
     )
-    def removed(self, slot: int, names: list[EngineHash], tier: Tier, arrives: bool, answers: bool) -> None:
+    def removed(self, slot: int, rank: int, names: list[EngineHash], tier: Tier, way: dict[str, Any]) -> None:
         """Give up copies, of blocks that are there or not."""
-        self.engines[slot].send([BlocksRemoved(names, tier)], arrives=arrives, answers=answers)
+        self.engines[slot][rank].send([BlocksRemoved(names, tier)], **way)
 
-    @rule(slot=st.sampled_from(SLOTS), arrives=st.booleans(), answers=st.booleans())
-    def cleared(self, slot: int, arrives: bool, answers: bool) -> None:
+    @rule(slot=st.sampled_from(SLOTS), rank=st.integers(0, RANKS - 1), way=WAYS)
+    def cleared(self, slot: int, rank: int, way: dict[str, Any]) -> None:
         """Empty the cache."""
-        self.engines[slot].send([AllCleared()], arrives=arrives, answers=answers)
+        self.engines[slot][rank].send([AllCleared()], **way)
 
-    @rule(slot=st.sampled_from(SLOTS))
-    def restarted(self, slot: int) -> None:
-        """Begin anew."""
-        self.engines[slot].restart()
+    @rule(slot=st.sampled_from(SLOTS), rank=st.integers(0, RANKS - 1), answers=st.booleans(), kept=st.integers(0, 9))
+    def cut(self, slot: int, rank: int, answers: bool, kept: int) -> None:
+        """Lose the connection, and ask when it is there again."""
+        self.engines[slot][rank].cut(answers=answers, kept=kept)
+
+    @rule(slot=st.sampled_from(SLOTS), answers=st.booleans(), kept=st.integers(0, 9))
+    def restarted(self, slot: int, answers: bool, kept: int) -> None:
+        """Begin anew, all ranks together."""
+        for rank in self.engines[slot]:
+            rank.restart(answers=answers, kept=kept)
 
     @rule(most=st.integers(0, 3))
     def tidied(self, most: int) -> None:
@@ -199,10 +262,13 @@ class ResidentIndexMachine(RuleBasedStateMachine):
     @invariant()
     def says_what_the_model_says(self) -> None:
         """Ask for every prompt there is."""
+        models = [[rank.model for rank in ranks] for ranks in self.engines]
         for adapter, prompt in PROMPTS:
             chain = self.hasher.chain([token for block in prompt for token in block], adapter)
-            expected = [engine.model.held(adapter, prompt) for engine in self.engines]
+            expected = [held(of_slot, adapter, prompt, is_pinned=slot == 0) for slot, of_slot in enumerate(models)]
             assert self.index.tokens_held(chain, SLOTS) == expected
+            by_rank = [int(model.held(adapter, prompt) * SIZE) for model in models[0]]
+            assert self.index.tokens_by_rank(chain, 0) == by_rank
 
     def teardown(self) -> None:
         """Nothing is left once all are gone, and every row is free again."""
@@ -214,4 +280,4 @@ class ResidentIndexMachine(RuleBasedStateMachine):
 
 
 TestResidentIndex = ResidentIndexMachine.TestCase
-TestResidentIndex.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestResidentIndex.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

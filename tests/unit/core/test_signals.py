@@ -180,3 +180,13 @@ def test_no_level_is_outside_of_what_was_said(readings: list[tuple[float, float 
     found = levels(readings, now=40.0)
     said = [running for _, running in readings if running is not None]
     assert found is None or all(min(said) - 1e-6 <= level <= max(said) + 1e-6 for level in found)
+
+
+def test_the_size_of_blocks_does_not_grow_old() -> None:
+    """It stays for as long as the engine does."""
+    signals = Signals()
+    assert signals.block_tokens(0) is None
+    signals.note(0, EngineSignals(at=0.0, block_tokens=32))
+    assert signals.block_tokens(0) == 32
+    signals.remove(0)
+    assert signals.block_tokens(0) is None

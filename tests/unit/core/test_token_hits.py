@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ext_proc.core.prefill import Prefill
 from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.core.token_hits import EXPECTED_S, TokenHits, TokenPrompt
@@ -55,7 +56,7 @@ def test_the_last_token_is_always_computed() -> None:
 def test_what_was_just_sent_counts_until_reports_can_be_there() -> None:
     """Siblings of a burst find the first one's engine before that reports anything; later they do not."""
     known = hits(0, 1)
-    known.sent("a", 0, LONG, 100.0, wait=2.0)
+    known.sent("a", 0, LONG, 100.0, Prefill(wait=2.0))
     assert known.held(LONG, [0, 1], 100.0) == [40, 0]
     assert known.held(LONG, [0], 100.0 + EXPECTED_S + 1.9) == [40]
     assert known.held(LONG, [0], 100.0 + EXPECTED_S + 2.1) == [0]
@@ -107,7 +108,7 @@ def test_what_is_over_takes_no_memory() -> None:
         if number % 2:
             known.ended(str(number), float(number), computed=True)
     known.held(LONG, [0], 200.0)
-    assert (known._sent, known._copies, len(known._over)) == ({}, {0: {}}, 0)
+    assert (known._sent, known._copies, len(known._over)) == ({}, {0: {0: {}}}, 0)
 
 
 TREE = st.lists(st.integers(0, 2), min_size=1, max_size=24)

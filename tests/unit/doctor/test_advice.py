@@ -8,8 +8,9 @@ import pytest
 
 from ext_proc.config import KvEventsConfig, PoolConfig
 from ext_proc.config.settings import TokensConfig
-from ext_proc.doctor.advice import Finding, Level, findings
+from ext_proc.doctor.advice import findings
 from ext_proc.doctor.examination import Examination
+from ext_proc.doctor.finding import Finding, Level
 from ext_proc.doctor.pages import KvEvents
 
 TOKENS, HEARD = TokensConfig(), KvEventsConfig(port=5557)
@@ -51,6 +52,7 @@ def test_nothing_is_said_where_nothing_is_wrong() -> None:
     [
         ({"reachable": False, "models_problem": "timeout"}, "problem", "nothing answers here", "start it"),
         ({"models": (), "models_problem": "http_404"}, "problem", "/v1/models", "`models`"),
+        ({"models": (), "models_problem": "http_401"}, "problem", "API key", "`api_key_env`"),
         ({"prefix_caching": False}, "problem", "keeps no prefixes", "--enable-prefix-caching"),
         ({"tokenizes_chat": False}, "problem", "no conversation", "source: local"),
         ({"tokenizes_chat": False, "tokenizes_text": False}, "problem", "does not answer", "source: local"),

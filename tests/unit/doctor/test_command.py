@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +11,11 @@ from typing import Any
 
 import pytest
 
+from ext_proc.app import Service
 from ext_proc.cli import main
+from ext_proc.config import load
 from ext_proc.sim.engine import EngineOptions, SimEngine
+from tests.waiting import until
 
 Run = Callable[..., Any]
 
@@ -79,3 +83,38 @@ async def test_what_cannot_be_used_is_said(doctor: Run, tmp_path: Path) -> None:
     status, _, err = await doctor(f"pools: {{p: {{endpoints_file: {tmp_path}/empty.yaml}}}}")
     assert (status, "no endpoint is listed" in err) == (2, True)
     assert (await doctor("pools: 7"))[0] == 2
+
+
+SERVED = """
+listen: ["127.0.0.1:0"]
+admin: {{listen: "127.0.0.1:{admin}"}}
+drain_s: 0
+pools:
+  p:
+    endpoints: [{{address: '{engine}', kv_events_port: {events}, kv_replay_port: {replay}}}]
+    kv_events: {{port: 5557}}
+    tokens: {{}}
+"""
+
+
+async def test_a_running_kvpicker_says_how_it_hears_kv_events(doctor: Run, tmp_path: Path) -> None:
+    """The engine's line shows it, and what is wrong with it is a finding."""
+    async with SimEngine(EngineOptions(kv_events=0)) as engine:
+        assert engine.kv_ports is not None
+        events, replay = engine.kv_ports
+        served = tmp_path / "served.yaml"
+        served.write_text(SERVED.format(admin=0, engine=engine.address, events=events, replay=replay))
+        async with Service(load(served), served, io.BytesIO()) as service:
+            core = service._core
+            await until(lambda: core.registry.snapshot.endpoints[0].slot in core.resident)
+            port = service.admin_address.rpartition(":")[2]
+            config = SERVED.format(admin=port, engine=engine.address, events=events, replay=replay)
+            status, out, _ = await doctor(config)
+            assert (status, "0 blocks heard" in out) == (0, True)
+            for feed in core.resident._reporters[core.registry.snapshot.endpoints[0].slot].feeds:
+                feed.mistrust()
+            status, out, _ = await doctor(config, "--json")
+        (finding,) = json.loads(out)["findings"]
+        assert (status, finding["level"], "at work" in finding["what"]) == (1, "problem", True)
+        status, out, _ = await doctor(config)
+        assert (status, "heard" in out) == (0, False)

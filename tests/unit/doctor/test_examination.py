@@ -172,3 +172,14 @@ def test_a_page_of_a_real_vllm_is_read() -> None:
     assert read_cache(b'vllm:cache_config_info{block_size="None"} 1.0\n').block_tokens is None
     assert read_cache(b"trtllm_kv_cache_tokens_per_block 32\n").block_tokens == 32
     assert read_cache(b"").prefix_caching is None
+
+
+async def test_an_engine_that_wants_a_key_gets_it_with_every_question(http: aiohttp.ClientSession) -> None:
+    """All but the page of metrics, whose token is another one."""
+    async with serving() as engine:
+        engine.answer = paths({"/v1/models": b'{"data":[{"id":"m"}]}', "/metrics": SGLANG_METRICS})
+        await ask(http, engine.address, token="scraper", headers={"Authorization": "Bearer s3cret"})
+        seen = dict(zip(engine.asked, engine.authorizations, strict=True))
+    assert seen.pop("/metrics") == "Bearer scraper"
+    assert set(seen) >= {"/v1/models", "/tokenize", "/version", "/server_info", "/v1/completions"}
+    assert set(seen.values()) == {"Bearer s3cret"}

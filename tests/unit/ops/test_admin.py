@@ -10,6 +10,7 @@ from aiohttp import web
 
 from ext_proc.config import parse
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.kv_state import Disbelief, PublisherState
 from ext_proc.core.model import Decision, Endpoint, Outcome
 from ext_proc.core.rehearsal import Asked
 from ext_proc.core.signals import EngineSignals, Interval, Times
@@ -144,6 +145,27 @@ async def test_endpoints_are_shown_with_what_their_engines_say(running: Running,
     assert (first["waiting"], first["running"], first["kv_usage"], first["kv_tokens"]) == (2.0, 4.0, None, 5000)
     assert (first["ttft_ms"], first["itl_ms"], first["queue_ms"]) == (1500.0, None, None)
     assert second == dict.fromkeys(first) | {"problem": "timeout"}
+
+
+async def test_endpoints_are_shown_with_how_their_kv_events_are_heard(
+    running: Running, client: aiohttp.ClientSession
+) -> None:
+    """Each publisher with why it is not believed, if it is not; none where nobody listens."""
+    state = PublisherState(
+        address="tcp://10.0.0.11:5557", connected=True, disbelief=Disbelief.SILENT, complete=False, blocks=12,
+        block_tokens=16, messages=3, age_s=1.23456, lag_s=None, gaps=2, lost=1, restarts=0,
+    )  # fmt: skip
+    running.statuses[0] = msgspec.structs.replace(running.statuses[0], publishers=(state,))
+    async with client.get("/debug/endpoints") as response:
+        first, second = (each["kv_events"] for each in (await response.json())["endpoints"])
+    assert first == [
+        {
+            "address": "tcp://10.0.0.11:5557", "connected": True, "disbelief": "silent", "complete": False,
+            "blocks": 12, "block_tokens": 16, "messages": 3, "age_s": 1.235, "lag_s": None, "gaps": 2, "lost": 1,
+            "restarts": 0, "believed": False,
+        }
+    ]  # fmt: skip
+    assert second == []
 
 
 async def test_a_decision_is_found_by_request_id(client: aiohttp.ClientSession) -> None:

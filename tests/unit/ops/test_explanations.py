@@ -137,7 +137,8 @@ def test_a_rehearsed_pick_names_what_was_removed(decision: Decision) -> None:
     (gone,) = decision.endpoints[1:]
     told = explain_rehearsal(Rehearsal(decision, decision.request, (Removal("health", (gone,)),), ("mine failed",)))
     assert (told["verdict"], told["endpoint"], told["notes"]) == ("picked", "10.0.0.11:8000", ["mine failed"])
-    assert told["removed"] == [{"filter": "health", "why": "ejected after failures", "endpoints": ["[fd00::12]:8000"]}]
+    why = "ejected after failures, warming up, or starting slowly"
+    assert told["removed"] == [{"filter": "health", "why": why, "endpoints": ["[fd00::12]:8000"]}]
     assert "decision_id" not in told
     assert "SECRET" not in json.dumps(told)
 

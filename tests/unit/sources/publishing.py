@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Self
 
 import msgspec
 import zmq
 import zmq.asyncio
 
+from tests.waiting import until
+
 END = b"\xff" * 8
 
 
 class Publisher:
     """Publishes batches with numbers, keeps them, and sends them again to who asks, like vLLM.
+
+    Attributes:
+        kept: payloads by number.
+        questions: from which number on was asked.
+        is_mute: whether questions are not answered.
+        forgotten: how many payloads are not sent again, the oldest.
 
     Args:
         port: where to publish; 0 takes a free one.
@@ -29,6 +38,7 @@ class Publisher:
         self.kept: list[bytes] = []
         self.questions: list[int] = []
         self.is_mute = False
+        self.forgotten = 0
         self._with_topic = with_topic
         self._topic = topic
         self._context = zmq.asyncio.Context()
@@ -49,6 +59,10 @@ class Publisher:
         await asyncio.gather(self._task, return_exceptions=True)
         self._context.destroy(linger=0)
 
+    def discard(self) -> None:
+        """Give up one that was never entered."""
+        self._context.destroy(linger=0)
+
     async def publish(self, *events: Any, is_sent: bool = True) -> None:
         """Publish a batch; one that is not sent is lost on the way."""
         self.kept.append(msgspec.msgpack.encode([1.0, list(events), 0]))
@@ -60,6 +74,26 @@ class Publisher:
         """Send any frames."""
         await self._publisher.send_multipart(list(frames))
 
+    async def interrupted(self, *, stay_away: bool = False) -> None:
+        """Cut the connections of who listens; what is published meanwhile does not reach them."""
+        self._publisher.unbind(f"tcp://127.0.0.1:{self.port}")
+        self._publisher.close()
+        if not stay_away:
+            await self.come_back()
+
+    async def come_back(self) -> None:
+        """Publish again at the same port, as soon as the socket before has let go of it."""
+        self._publisher = self._context.socket(zmq.PUB)
+        self._publisher.linger = 0
+
+        def is_bound() -> bool:
+            with suppress(zmq.ZMQError):
+                self._publisher.bind(f"tcp://127.0.0.1:{self.port}")
+                return True
+            return False
+
+        await until(is_bound)
+
     async def _answer(self) -> None:
         while True:
             client, _, asked = await self._router.recv_multipart()
@@ -68,9 +102,24 @@ class Publisher:
             if self.is_mute:
                 continue
             topic = [self._topic] if self._with_topic else []
-            for number, payload in list(enumerate(self.kept))[first:]:
+            for number, payload in list(enumerate(self.kept))[max(first, self.forgotten) :]:
                 await self._router.send_multipart([client, b"", *topic, number.to_bytes(8, "big"), payload])
             await self._router.send_multipart([client, b"", *topic, END, b""])
+
+
+def neighbours() -> tuple[Publisher, Publisher]:
+    """Make the publishers of two ranks, whose ports follow each other."""
+    for port in range(20_000, 60_000, 97):
+        made: list[Publisher] = []
+        try:
+            for rank in range(2):
+                made.append(Publisher(port + rank, port + 10 + rank))  # noqa: PERF401  those made before one that fails
+        except zmq.ZMQError:
+            for publisher in made:
+                publisher.discard()
+        else:
+            return made[0], made[1]
+    raise OSError("no ports are free")
 
 
 def _bound(socket: zmq.asyncio.Socket, port: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 
 from ext_proc.core.model import Endpoint
 from ext_proc.sources.adapters import KEPT_S, Adapters
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.tokenizing import TokenizeError
 from tests.unit.sources.serving import page, serving
 
@@ -30,7 +31,7 @@ async def test_only_adapters_have_a_cache_of_their_own(http: aiohttp.ClientSessi
     async with serving() as engine:
         engine.answer = page(LISTING)
         endpoints = (Endpoint(address=engine.address, pool="p", slot=0),)
-        adapters = Adapters(http)
+        adapters = Adapters(http, ApiKeys())
         names = [await adapters.name(model, endpoints) for model in ("base", "nick", "legal", None)]
         assert names == ["", "", "legal", ""]
 
@@ -41,7 +42,7 @@ async def test_an_engine_is_asked_once_a_minute(http: aiohttp.ClientSession) -> 
     async with serving() as engine:
         engine.answer = page(LISTING)
         endpoints = (Endpoint(address=engine.address, pool="p", slot=0),)
-        adapters = Adapters(http, lambda: now)
+        adapters = Adapters(http, ApiKeys(), lambda: now)
         for _ in range(3):
             await adapters.name("late", endpoints)
         assert len(engine.asked) == 1
@@ -55,4 +56,4 @@ async def test_who_does_not_say_is_not_guessed(http: aiohttp.ClientSession) -> N
     async with serving() as engine:
         engine.answer = page(b"", 500)
         with pytest.raises(TokenizeError, match="models"):
-            await Adapters(http).name("base", (Endpoint(address=engine.address, pool="p", slot=0),))
+            await Adapters(http, ApiKeys()).name("base", (Endpoint(address=engine.address, pool="p", slot=0),))

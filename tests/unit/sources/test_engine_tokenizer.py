@@ -14,6 +14,7 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.prompts.token_question import TokenQuestion
 from ext_proc.sim.engine import EngineOptions, SimEngine
 from ext_proc.sim.tokens import to_ids
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.engine_tokenizer import REST_S, EngineTokenizer, fetch_tokens
 from ext_proc.sources.tokenizing import TokenizeError
 from tests.unit.sources.serving import Answer, cut, flood, hang, page, redirecting, serving
@@ -105,7 +106,7 @@ async def test_engines_are_asked_in_turn_and_a_failed_one_rests(http: aiohttp.Cl
     async with serving() as one, serving() as other:
         one.answer = other.answer = page(VLLM)
         engines = tuple(Endpoint(address=e.address, pool="p", slot=n) for n, e in enumerate((one, other)))
-        tokenizer = EngineTokenizer(http, lambda: now)
+        tokenizer = EngineTokenizer(http, ApiKeys(), lambda: now)
         for _ in range(4):
             await tokenizer.tokens(PROMPT, "m", engines)
         assert (len(one.asked), len(other.asked)) == (2, 2)
@@ -126,7 +127,7 @@ async def test_a_prompt_that_is_rejected_does_not_put_the_engine_to_rest(http: a
     """A client's mistake is no reason to stop asking."""
     async with serving() as engine:
         endpoints = (Endpoint(address=engine.address, pool="p", slot=0),)
-        tokenizer = EngineTokenizer(http)
+        tokenizer = EngineTokenizer(http, ApiKeys())
         engine.answer = page(b"", 400)
         with pytest.raises(TokenizeError, match="rejected"):
             await tokenizer.tokens(PROMPT, "m", endpoints)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ext_proc.core import engine_cache
 from ext_proc.core.kv_events import AllCleared, BlocksRemoved, BlocksStored, Tier
 from ext_proc.core.kv_feed import KvFeed
 from ext_proc.core.resident_index import ResidentIndex
@@ -240,16 +241,24 @@ def test_a_new_process_holds_nothing_of_the_old_ones() -> None:
 
 
 def test_after_a_lost_connection_a_gap_is_taken_for_a_new_process() -> None:
-    """It may have published more by then than the old one had; numbers that follow each other are the same one's."""
+    """It may have published more by then than the old one had."""
     told = Told(payload(stored([1])))
     told.feed.reconnected(can_ask=False)
-    told.hear(1, payload(stored([2], MORE_IDS)))
-    assert (told.held(IDS), told.held(MORE_IDS)) == (16, 16)
     assert (told.feed.is_new(3), told.feed.missing(3)) == (True, 0)
     for number in range(3):
         told.feed.replayed(number, decode(payload(stored([number], MORE_IDS))))
     told.hear(3, payload(stored([9])))
     assert (told.held(IDS), told.held(MORE_IDS), told.feed.missing(5)) == (16, 16, 4)
+
+
+def test_after_a_lost_connection_numbers_that_follow_are_the_same_ones() -> None:
+    """Then nothing is forgotten, and a later gap is a gap like any other."""
+    told = Told(payload(stored([1])))
+    told.feed.reconnected(can_ask=False)
+    for number in (1, 2):
+        told.hear(number, payload(stored([1 + number], MORE_IDS)))
+    assert (told.held(IDS), told.held(MORE_IDS)) == (16, 16)
+    assert (told.feed.is_new(4), told.feed.missing(4)) == (False, 3)
 
 
 def test_after_a_lost_connection_all_is_asked_for_where_that_is_possible() -> None:
@@ -352,6 +361,15 @@ def test_no_batch_can_break_the_index(events: list[Any]) -> None:
     told = Told(payload(*events))
     told.hear(1, payload("AllBlocksCleared", stored([1])))
     assert told.held(IDS) in {16, None}  # None where a block of another size was said to be the largest
+
+
+def test_there_is_a_bound_on_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beyond it blocks count as not held, in each tier by itself, until others are given up."""
+    monkeypatch.setattr(engine_cache, "MOST_BLOCKS", 2)
+    told = Told(payload(stored([1]), stored([2], MORE_IDS), stored([3], MORE_IDS, parent=1)))
+    assert (told.problems, told.held(IDS + MORE_IDS)) == (["too_many_blocks"], 16)
+    told.hear(1, payload(["BlockRemoved", [2]], stored([3], MORE_IDS, parent=1), stored([4], medium="CPU")))
+    assert (told.held(IDS + MORE_IDS), len(told.problems)) == (32, 1)
 
 
 def test_events_keep_their_fields() -> None:

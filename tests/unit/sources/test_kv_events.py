@@ -4,211 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, suppress
-from typing import Any
 
 import pytest
 
 from ext_proc.config import parse
-from ext_proc.core.model import Endpoint
-from ext_proc.core.pool import EndpointSpec, Registry
-from ext_proc.core.resident_index import ResidentIndex
-from ext_proc.core.token_chain import TokenHasher
-from ext_proc.sources import kv_events, kv_reader
-from ext_proc.sources.kv_events import NO_EVENTS, KvEventListener
-from tests.unit.sources.publishing import Publisher
+from ext_proc.core.kv_state import Disbelief
+from ext_proc.core.pool import EndpointSpec
+from ext_proc.sources import kv_events, kv_reader, kv_sockets
+from ext_proc.sources.kv_events import NO_EVENTS
+from tests.unit.sources.hearing import SIZE, Listening, joined, listening, removed, running, stored
+from tests.unit.sources.publishing import Publisher, neighbours
 from tests.waiting import until
-
-SIZE = 4
-
-
-def tokens(number: int) -> list[int]:
-    """Make the tokens of a block."""
-    return [number] * SIZE
-
-
-def stored(*numbers: int, parent: int | None = None) -> dict[str, Any]:
-    """Make an event about blocks that are named by their token."""
-    ids = [token for number in numbers for token in tokens(number)]
-    return {
-        "type": "BlockStored", "block_hashes": list(numbers), "parent_block_hash": parent, "token_ids": ids,
-        "block_size": SIZE, "medium": "GPU",
-    }  # fmt: skip
-
-
-def removed(*numbers: int) -> dict[str, Any]:
-    """Make the event that blocks are gone."""
-    return {"type": "BlockRemoved", "block_hashes": list(numbers), "medium": "GPU"}
-
-
-class Listening:
-    """A registry with one engine, the index, and notes of what was heard."""
-
-    def __init__(self, settings: str, address: str = "127.0.0.1:8000") -> None:
-        self.registry = Registry()
-        self.index = ResidentIndex()
-        self.results: Counter[str] = Counter()
-        self.skipped: Counter[str] = Counter()
-        self.recoveries: Counter[str] = Counter()
-        self.problems: list[str] = []
-        self.busy: set[int] = set()
-        self.registry.replace("p", [EndpointSpec(address=address)])
-        self.listener = KvEventListener(
-            self.config(settings),
-            registry=self.registry,
-            resident=self.index,
-            is_busy=self.busy.__contains__,
-            listener=self,
-            changed=lambda _, problem: self.problems.append(problem),
-        )
-
-    @staticmethod
-    def config(settings: str) -> Any:
-        """Make a configuration of one pool."""
-        return parse(f"pools: {{p: {{endpoints: ['10.0.0.1:80'], kv_events: {{{settings}}}}}}}")
-
-    @property
-    def endpoint(self) -> Endpoint:
-        """The engine."""
-        return self.registry.snapshot.endpoints[0]
-
-    def kv_messages(self, result: str, skipped: Iterable[str]) -> None:
-        """Count it."""
-        self.results[result] += 1
-        self.skipped.update(skipped)
-
-    def kv_recovery(self, result: str) -> None:
-        """Count it."""
-        self.recoveries[result] += 1
-
-    def held(self, *numbers: int) -> int | None:
-        """Ask for a prompt of blocks."""
-        chain = TokenHasher(SIZE).chain([token for number in numbers for token in tokens(number)])
-        return self.index.tokens_held(chain, [self.endpoint.slot])[0]
-
-
-@asynccontextmanager
-async def listening(publisher: Publisher, settings: str = "", *, replay: bool = True) -> AsyncIterator[Listening]:
-    """Listen to a publisher, which is heard once the block is entered: it publishes block 0."""
-    ports = f"port: {publisher.port}" + (f", replay_port: {publisher.replay_port}" if replay else "")
-    heard = Listening(f"{ports}{settings}")
-    async with running(heard):
-        yield heard
-
-
-@asynccontextmanager
-async def running(heard: Listening) -> AsyncIterator[None]:
-    """Run the listener."""
-    task = asyncio.create_task(heard.listener.run())
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def joined(publisher: Publisher, heard: Listening) -> None:
-    """Publish until it is heard: who connects misses what was published before."""
-
-    async def is_heard() -> bool:
-        await publisher.publish(stored(0))
-        await asyncio.sleep(0)
-        return heard.held(0) == SIZE and not heard.listener.is_degraded
-
-    await until(is_heard)
-
-
-@pytest.mark.parametrize("with_topic", [False, True])
-async def test_what_was_published_before_is_asked_for(with_topic: bool) -> None:
-    """Who comes late learns what is held from the engine's memory, in either form of its answers."""
-    async with Publisher(with_topic=with_topic) as publisher:
-        await publisher.publish(stored(1, 2))
-        await publisher.publish(removed(2))
-        async with listening(publisher) as heard:
-            await joined(publisher, heard)
-            assert (heard.held(1, 2), heard.held(5), publisher.questions) == (SIZE, 0, [0])
-            await publisher.publish(stored(3, parent=1), removed(0))
-            await until(lambda: heard.held(1, 3) == 2 * SIZE)
-            assert heard.recoveries == {"replayed": 1}
-            assert heard.results["replayed"] >= 2
-
-
-async def test_lost_messages_are_asked_for_again() -> None:
-    """A gap is filled; what its messages gave up is gone, and nothing counts twice."""
-    async with Publisher() as publisher, listening(publisher) as heard:
-        await joined(publisher, heard)
-        await publisher.publish(stored(1, 2), is_sent=False)
-        await publisher.publish(removed(2), is_sent=False)
-        missing = len(publisher.kept) - 2
-        await publisher.publish(stored(3, parent=1))
-        await until(lambda: heard.held(1, 3) == 2 * SIZE)
-        assert (heard.held(1, 2), heard.held(9), publisher.questions[-1]) == (SIZE, 0, missing)
-        await publisher.publish(removed(1))
-        await until(lambda: heard.held(1) == 0)
-
-
-async def test_without_an_answer_nothing_older_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the answer is awaited the engine is not in the index; after that it is with what came later."""
-    monkeypatch.setattr(kv_reader, "REPLAY_IDLE_S", 0.5)
-    async with Publisher() as publisher, listening(publisher) as heard:
-        await joined(publisher, heard)
-        publisher.is_mute = True
-        await publisher.publish(removed(0), is_sent=False)
-        await publisher.publish(stored(7))
-        await until(lambda: heard.listener.is_degraded)
-        assert heard.endpoint.slot not in heard.index
-        await until(lambda: heard.held(7) == SIZE)
-        assert (heard.held(0), heard.recoveries["lost"], heard.listener.is_degraded) == (None, 1, False)
-
-
-async def test_without_a_place_to_ask_losses_end_belief_at_once() -> None:
-    """An engine without a replay port still serves; what is newer than the gap counts."""
-    async with Publisher() as publisher, listening(publisher, replay=False) as heard:
-        await joined(publisher, heard)
-        await publisher.publish(removed(0), is_sent=False)
-        await publisher.publish(stored(7))
-        await until(lambda: heard.held(7) == SIZE)
-        assert (heard.held(0), publisher.questions) == (None, [])
-
-
-async def test_gaps_one_after_the_other_are_asked_for_with_a_pause() -> None:
-    """An engine that loses every second message is not flooded with questions."""
-    async with Publisher() as publisher, listening(publisher) as heard:
-        await joined(publisher, heard)
-        before, began = len(publisher.questions), time.monotonic()
-        for number in range(20):
-            await publisher.publish(stored(100 + number), is_sent=number % 2 == 1)
-            await asyncio.sleep(0.02)
-        await until(lambda: heard.held(119) == SIZE)
-        assert heard.held(118) == SIZE
-        elapsed = time.monotonic() - began
-        assert len(publisher.questions) - before <= elapsed / kv_reader.COOL_DOWN_S + 1
-        assert heard.recoveries.keys() == {"replayed"}
-
-
-async def test_a_restarted_engine_holds_nothing_from_its_first_event_on() -> None:
-    """The socket connects again by itself; numbers begin anew, with that everything older is forgotten."""
-    async with Publisher() as publisher, listening(publisher, replay=False) as heard:
-        await joined(publisher, heard)
-        await publisher.publish(stored(1))
-        await until(lambda: heard.held(1) == SIZE)
-        await publisher.__aexit__()
-        async with Publisher(publisher.port, publisher.replay_port) as again:
-
-            async def is_forgotten() -> bool:
-                again.kept.clear()
-                await again.publish(stored(8))
-                return heard.held(1) == 0
-
-            await until(is_forgotten)
-            assert (heard.held(8), heard.recoveries["restart"] >= 1) == (SIZE, True)
 
 
 async def test_garbage_is_dropped_and_counted() -> None:
-    """Whatever frames come, the next good message is used."""
+    """Whatever frames come, the next good message is used (D07)."""
     async with Publisher() as publisher, listening(publisher, replay=False) as heard:
         await joined(publisher, heard)
         number = len(publisher.kept).to_bytes(8, "big")
@@ -228,7 +38,7 @@ async def test_a_message_without_bounds_does_not_reach_memory() -> None:
     """Who sends more than any engine does is disconnected; the socket connects again, and the next good one counts."""
     async with Publisher() as publisher, listening(publisher) as heard:
         await joined(publisher, heard)
-        await publisher.send([b"t", b"x" * 8, bytes(kv_reader.LARGEST_MESSAGE + 1)])
+        await publisher.send([b"t", b"x" * 8, bytes(kv_sockets.LARGEST_MESSAGE + 1)])
         await publisher.publish(stored(1), is_sent=False)
 
         async def is_back() -> bool:
@@ -254,9 +64,7 @@ async def test_only_the_topic_that_counts_is_heard() -> None:
 
 async def test_each_rank_has_a_port() -> None:
     """Ranks publish at ports that follow each other; the engine counts as their mean."""
-    ports = list(range(20_000, 60_000, 97))
-    first = next(publisher for port in ports if (publisher := _try(port)) is not None)
-    second = Publisher(first.port + 1)
+    first, second = neighbours()
     async with first, second:
         heard = Listening(f"port_offset: {first.port - 8000}, ranks: 2")
         async with running(heard):
@@ -268,13 +76,6 @@ async def test_each_rank_has_a_port() -> None:
 
                 await until(is_heard)
             assert heard.held(first.port) == heard.held(second.port) == SIZE // 2
-
-
-def _try(port: int) -> Publisher | None:
-    try:
-        return Publisher(port)
-    except OSError:
-        return None
 
 
 async def test_a_flood_leaves_the_loop_to_others() -> None:
@@ -313,7 +114,7 @@ async def test_after_work_the_loop_has_as_long_for_others() -> None:
 
 
 async def test_an_engine_that_is_at_work_and_silent_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing comes although there is work, a port, a flag or a topic is wrong: said once, until it is mended."""
+    """Nothing comes although there is work: a port, flag or topic is wrong; said once, until it is mended (D25)."""
     monkeypatch.setattr(kv_events, "SILENCE_S", 0.3)
     async with Publisher() as publisher, listening(publisher, ", topic: kv") as heard:
         await until(lambda: (heard.listener.silence(heard.endpoint, time.monotonic()) or 0) > 0.5)
@@ -323,6 +124,59 @@ async def test_an_engine_that_is_at_work_and_silent_is_reported(monkeypatch: pyt
         assert (heard.listener.is_degraded, heard.endpoint.slot in heard.index) == (True, False)
         await joined(publisher, heard)
         await until(lambda: heard.problems == [NO_EVENTS, ""])
+
+
+async def test_how_listening_goes_is_told_of_each_publisher() -> None:
+    """From no connection to a gap that was not filled; who is not listened to has no publishers."""
+    async with Publisher() as publisher:
+        address = f"tcp://127.0.0.1:{publisher.port}"
+        heard = Listening(f"port: {publisher.port}, replay_port: {publisher.replay_port}")
+        assert heard.states() == ()
+        async with running(heard):
+            await until(lambda: len(heard.states()) == 1)
+            await joined(publisher, heard)
+            (state,) = heard.states()
+            assert (state.address, state.connected, state.disbelief, state.complete) == (address, True, None, True)
+            assert (state.blocks, state.block_tokens, state.lost) == (1, SIZE, 0)
+            gaps = state.gaps
+            assert state.messages >= 1
+            assert state.age_s is not None
+            assert state.lag_s is not None
+            assert state.lag_s > 1e6  # the publisher's clock stands still
+            publisher.forgotten = len(publisher.kept) + 1
+            await publisher.publish(removed(0), is_sent=False)
+            await publisher.publish(stored(7))
+            await until(lambda: heard.held(7) == SIZE)
+            (state,) = heard.states()
+            assert (state.complete, state.gaps, state.lost) == (False, gaps + 1, 1)
+            await publisher.__aexit__()
+            await until(lambda: not heard.states()[0].connected)
+            assert heard.states()[0].disbelief is None
+
+
+async def test_why_a_publisher_is_not_believed_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No connection, nothing heard, an answer that is awaited, silence in spite of work."""
+    monkeypatch.setattr(kv_events, "SILENCE_S", 0.2)
+    reasons: list[Disbelief | None] = []
+
+    def note() -> bool:
+        reasons.extend(state.disbelief for state in heard.states() if state.disbelief not in reasons)
+        return Disbelief.SILENT in reasons
+
+    publisher = Publisher()
+    publisher.is_mute = True
+    heard = Listening(f"port: {publisher.port}, replay_port: {publisher.replay_port}, topic: other")
+    await publisher.interrupted(stay_away=True)
+    async with publisher, running(heard):
+        await until(lambda: note() or reasons == [Disbelief.NOT_CONNECTED])
+        await publisher.come_back()
+        await until(lambda: note() or Disbelief.MISSING_EVENTS in reasons)
+        await until(lambda: note() or Disbelief.NOTHING_HEARD in reasons)
+        heard.busy.add(heard.endpoint.slot)
+        await until(note)
+    assert reasons == [
+        Disbelief.NOT_CONNECTED, Disbelief.MISSING_EVENTS, Disbelief.NOTHING_HEARD, Disbelief.SILENT
+    ]  # fmt: skip
 
 
 async def test_endpoints_come_and_go() -> None:

@@ -38,7 +38,14 @@ def test_ports_are_those_of_the_pool(settings: str, addresses: list[tuple[str, s
     """A port or a distance from the endpoint's own, one further for each rank."""
     found = publishers(*one(settings))
     assert found is not None
-    assert list(found.addresses) == addresses
+    assert (list(found.addresses), found.is_pinned) == (addresses, False)
+
+
+def test_requests_name_a_rank_where_that_is_configured() -> None:
+    """It is not the default: an engine that does not know the header would choose by itself."""
+    found = publishers(*one("port: 5557, ranks: 2, pin_rank: true"))
+    assert found is not None
+    assert found.is_pinned
 
 
 def test_an_endpoint_may_have_ports_of_its_own() -> None:

@@ -20,7 +20,7 @@ from ext_proc.config import parse
 from ext_proc.core.health_states import HealthState, Verdict
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import EndpointSpec, Registry
-from ext_proc.sources.probe import Prober
+from ext_proc.sources.probe import Prober, _Watch
 from ext_proc.sources.probe_ask import Finding, LocalError, failure, is_local
 from tests.unit.sources.serving import cut, drip, hang, only_at, page, redirecting, serving
 from tests.waiting import until
@@ -169,6 +169,40 @@ async def test_the_unwell_are_probed_more_often() -> None:
         )
         made.state = HealthState.EJECTED
         await until(lambda: made.found["http_200"] >= 3)
+
+
+async def test_who_looks_well_is_asked_again_soon() -> None:
+    """A newcomer waits for its second good answer no longer than it must, whatever the intervals."""
+    async with serving() as engine:
+        made = Probing()
+        made.state = HealthState.WARMING
+        slow = "interval_s: 60, unwell_interval_s: 60"
+        made.prober.configure(parse(f"health: {{probes: {{{slow}}}}}\npools: {{p: {{endpoints: ['10.0.0.1:80']}}}}"))
+        made.list(engine.address)
+        task = asyncio.create_task(made.prober.run())
+        await until(lambda: made.found["http_200"] >= 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize(
+    ("state", "verdict", "pause"),
+    [
+        (HealthState.READY, Verdict.GOOD, 0.2),
+        (HealthState.DEGRADED, Verdict.GOOD, 0.2),
+        (HealthState.READY, Verdict.FAILED, 0.1),
+        (HealthState.EJECTED, Verdict.FAILED, 0.1),
+        (HealthState.WARMING, Verdict.LOADING, 0.1),
+    ],
+)
+def test_the_pace_depends_on_the_state(state: HealthState, verdict: Verdict, pause: float) -> None:
+    """A degraded endpoint may stay so for hours, and serves: there is no hurry."""
+    made = Probing()
+    made.list("10.0.0.1:80")
+    made.state = state
+    watch = _Watch(made.registry.snapshot.endpoints[0])
+    watch.verdict = verdict
+    assert made.prober._pause(watch) == pytest.approx(pause, rel=0.21)
 
 
 async def test_one_token_is_generated_where_that_is_asked_for() -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from ext_proc.config import settings
 from ext_proc.core.signals import EngineSignals, Signals, Times
 from ext_proc.sources.scrape import NO_METRICS
-from ext_proc.sources.scrape_engines import DIALECTS, PageReader, detect
+from ext_proc.sources.scrape_dialects import DIALECTS
+from ext_proc.sources.scrape_engines import PageReader, detect
 from tests.unit.sources.pages import VLLM_PAGE, case, signals
 
 SGLANG = """\
@@ -68,7 +69,7 @@ def test_a_real_vllm_page() -> None:
     """An idle engine says zeros, and how much its cache holds."""
     found = signals(VLLM_PAGE)
     assert (found.waiting, found.running, found.kv_usage) == (0.0, 0.0, 0.0)
-    assert found.kv_tokens == 32_768 * 128
+    assert (found.kv_tokens, found.block_tokens) == (32_768 * 128, 128)
     assert found.started == 1795954423.27
     assert found.ttft == found.itl == found.queue == Times(0.0, 0.0)
 
@@ -79,7 +80,11 @@ def test_a_real_vllm_page() -> None:
         (SGLANG, "sglang", {"waiting": 2, "running": 5, "kv_usage": 0.28, "kv_tokens": 161_721}),
         (SGLANG, "sglang", {"prompt_tokens": 8128902, "cached_tokens": 120, "ttft": Times(3.5, 7)}),
         (SGLANG, "sglang", {"itl": Times(2, 100), "queue": Times(0.5, 7)}),
-        (TRTLLM, "tensorrt-llm", {"waiting": 1, "running": 3, "kv_usage": 0.5, "kv_tokens": 32_000}),
+        (
+            TRTLLM,
+            "tensorrt-llm",
+            {"waiting": 1, "running": 3, "kv_usage": 0.5, "kv_tokens": 32_000, "block_tokens": 32},
+        ),
         (TRTLLM, "tensorrt-llm", {"ttft": Times(4, 8), "itl": None}),
         (TRITON, "triton", {"waiting": 4, "running": 6, "kv_usage": 0.25, "kv_tokens": 399_296}),
         ("nv_inference_pending_request_count 7\n", "triton", {"waiting": 7, "running": None}),

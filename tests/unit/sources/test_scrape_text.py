@@ -21,7 +21,7 @@ from prometheus_client.samples import Exemplar, Timestamp
 
 from ext_proc.sim.metrics_page import MetricsPage
 from ext_proc.sim.scheduler import PRESETS, Limits, Scheduler
-from ext_proc.sources.scrape_engines import DIALECTS
+from ext_proc.sources.scrape_dialects import DIALECTS
 from ext_proc.sources.scrape_text import Page, Scanner, labels
 from tests.unit.sources.pages import VLLM_PAGE
 

@@ -19,7 +19,16 @@ from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.sources.adapters import Adapters
-from ext_proc.sources.token_lookup import MOST_AT_ONCE, NONE_KEPT_S, SIZE_KEPT_S, BlockSizes, PoolTokens, TokenLookup
+from ext_proc.sources.api_keys import ApiKeys
+from ext_proc.sources.token_lookup import (
+    MOST_AT_ONCE,
+    NONE_KEPT_S,
+    SIZE_KEPT_S,
+    USUAL_SIZE,
+    BlockSizes,
+    PoolTokens,
+    TokenLookup,
+)
 from ext_proc.sources.tokenizing import TokenizeError
 from tests.unit.sources.serving import page, serving
 from tests.waiting import until
@@ -59,8 +68,8 @@ class Bench:
         self.registry.replace("p", [EndpointSpec(address=address)], frozenset({"m", "lora"}))
         self.slot = self.registry.snapshot.endpoints[0].slot
         self.resident.add(self.slot, 4)
-        adapters = Adapters(http)
-        self.lookup = TokenLookup(self.registry, self.resident, adapters, self.count, 1 << 20)
+        adapters = Adapters(http, ApiKeys())
+        self.lookup = TokenLookup(self.registry, self.resident, adapters, self.count, 1 << 20, told)
         self.lookup.configure({"p": PoolTokens(self.gate, deadline_s, 10_000)})
 
     def count(self, pool: str, result: str) -> None:
@@ -205,23 +214,42 @@ async def test_without_reports_nobody_is_asked(bench: Bench) -> None:
     assert bench.counts == {"no_reports": 1}
 
 
+def told(slot: int) -> int | None:
+    """Say of one engine how large its blocks are."""
+    return 8 if slot == 3 else None
+
+
 def test_blocks_are_cut_as_most_engines_do_it() -> None:
     """A change is noticed within a second, a first report and a change of the endpoints at once."""
     now, resident, sizes = 0.0, ResidentIndex(), BlockSizes(lambda: now)
     endpoints = tuple(Endpoint(address=f"10.0.0.{slot}:1", pool="p", slot=slot) for slot in range(3))
     for slot, size in enumerate((32, 16, 16)):
         resident.add(slot, size)
-    assert sizes.of("m", endpoints, resident) == 16
+    assert sizes.of("m", endpoints, resident, told) == 16
     resident.remove(1)
     resident.remove(2)
-    assert sizes.of("m", endpoints, resident) == 16
-    assert sizes.of("m", endpoints[:2], resident) == 32
+    assert sizes.of("m", endpoints, resident, told) == 16
+    assert sizes.of("m", endpoints[:2], resident, told) == 32
     now = SIZE_KEPT_S
     resident.remove(0)
-    assert sizes.of("m", endpoints, resident) is None
+    assert sizes.of("m", endpoints, resident, told) is None
     resident.add(0, 64)
     now += NONE_KEPT_S
-    assert sizes.of("m", endpoints, resident) == 64
+    assert sizes.of("m", endpoints, resident, told) == 64
+
+
+def test_blocks_of_engines_that_hold_nothing_are_as_they_say_or_as_usual() -> None:
+    """An engine that is known to be empty is no reason to go by text; its first report counts at once."""
+    resident, sizes = ResidentIndex(), BlockSizes(lambda: 0.0)
+    plain, saying = (Endpoint(address=f"10.0.0.{slot}:1", pool="p", slot=slot) for slot in (1, 3))
+    resident.add(1)
+    resident.add(3)
+    assert sizes.of("m", (plain,), resident, told) == USUAL_SIZE
+    both = (saying,)
+    assert sizes.of("m", both, resident, told) == 8
+    resident.remove(3)
+    resident.add(3, 32)
+    assert sizes.of("m", both, resident, told) == 32
 
 
 async def test_what_cannot_be_asked_is_counted_by_its_reason(bench: Bench) -> None:

@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 from ext_proc.core.errors import ModelNotFound, NoReadyEndpoint
 from ext_proc.core.exchange_messages import Continue, Kind, Refuse
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
-from ext_proc.core.names import DECISION_KEY, KVPICKER_NAMESPACE
+from ext_proc.core.names import DECISION_KEY, DESTINATION, KVPICKER_NAMESPACE, RANK
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
 from ext_proc.wire.codec import Encoder, Subset, decision_id, encode_refusal
 
 
-def decision(identity: str = "i-1", addresses: tuple[str, ...] = ("10.0.0.11:8000",)) -> Decision:
+def decision(
+    identity: str = "i-1", addresses: tuple[str, ...] = ("10.0.0.11:8000",), rank: int | None = None
+) -> Decision:
     """Make a decision."""
     return Decision(
         id=identity,
@@ -28,6 +30,7 @@ def decision(identity: str = "i-1", addresses: tuple[str, ...] = ("10.0.0.11:800
         terms=(),
         filters=(),
         decided_at=0.0,
+        rank=rank,
     )
 
 
@@ -48,6 +51,18 @@ def test_pick_is_understood_by_another_codec(kind: Kind) -> None:
     typed = TypedResponse.parse(message)
     lb = typed.dynamic_metadata.fields["envoy.lb"].struct_value.fields
     assert lb["x-gateway-destination-endpoint"].string_value == "10.0.0.11:8000,[fd00::1]:8000"
+
+
+@pytest.mark.parametrize("rank", [None, 0, 3])
+@pytest.mark.parametrize("kind", [Kind.REQUEST_HEADERS, Kind.REQUEST_BODY], ids=lambda kind: kind.name)
+def test_the_rank_is_named_beside_the_pick_or_taken_away(kind: Kind, rank: int | None) -> None:
+    """A client's rank reaches no engine: ours takes its place, or it is removed while the headers can be changed."""
+    response = ProcessingResponse.FromString(Encoder(1).encode(Continue(kind, decision(rank=rank))))
+    mutation = getattr(response, kind.name.lower()).response.header_mutation
+    named = {option.header.key: option.header.raw_value for option in mutation.set_headers}
+    assert named.get(RANK) == (None if rank is None else str(rank).encode())
+    assert named[DESTINATION] == b"10.0.0.11:8000"
+    assert list(mutation.remove_headers) == ([RANK] if rank is None and kind is Kind.REQUEST_HEADERS else [])
 
 
 @pytest.mark.parametrize("skip_body", [False, True], ids=["keep body", "skip body"])
