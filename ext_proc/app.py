@@ -58,6 +58,7 @@ from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
 from ext_proc.token_pools import TokenPools
+from ext_proc.watching import Watching
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
@@ -110,6 +111,7 @@ class Service:
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
         self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
+        self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         methods = (
@@ -129,12 +131,14 @@ class Service:
             read_token(self._config.admin)
             self._keeper.configure(self._config)
             stack.push_async_callback(self._keeper.close)
+            await stack.enter_async_context(self._watching.following(self._config))
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
             pages = admin.serve(self._admin_app(), self._config.admin.listen)
             self.admin_address = await stack.enter_async_context(pages)
             await self._keeper.names_known(NAMES_WITHIN_S)
+            await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
             self._ready = True
@@ -256,12 +260,14 @@ class Service:
             strategies, model_strategies = build_strategies(config), build_model_strategies(config)
             token = scrape_token(config)
             check_installed(config)
+            self._watching.check(config)
         self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config, self._tokens.source, self._core.admission)
         admitting.configure(config, self._core.capacity, self._core.admission)
         self._keeper.configure(config)
+        self._watching.configure(config)
         self._scraper.configure(config, token)
         self._probing.configure(config)
         self._listening.configure(config)
@@ -319,6 +325,7 @@ class Service:
             and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
+            "kubernetes": self._watching.is_degraded,
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),

@@ -142,7 +142,7 @@ QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in
 STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
 LIFECYCLE = _gauge(
     "endpoint_lifecycle",
-    "1 for where an endpoint stands by an operator's word: active, cordoned, draining or drained.",
+    "1 for where an endpoint stands: active, cordoned, draining, drained, or unready by the word of its source.",
     "endpoint",
     "pool",
     "stage",
