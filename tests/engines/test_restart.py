@@ -30,6 +30,11 @@ async def test_the_first_event_after_a_restart_empties_an_engines_part(stage: St
     assert stage.blocks(0) == told.prompt_tokens // BLOCK_TOKENS
     assert stage.blocks(1) == before[1]
     await stage.settled()
+
+    async def is_back() -> bool:  # health kept it out while it did not answer
+        return stage.taps[0].address in await stage.explained(fresh)
+
+    await until(is_back, DEADLINE_S)
     for prompt in old:
         expected = await stage.explained(prompt)
         assert expected[stage.taps[0].address] == 0
