@@ -40,7 +40,7 @@ UNREADY_S = 60.0
 
 RETRY_S = 1.0
 
-SHARE = 0.06
+SHARE = 0.04
 """Share of a core that putting changes into effect may take: after each there is a pause in proportion."""
 
 PAUSE_S = (0.1, 0.5)
