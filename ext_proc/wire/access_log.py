@@ -76,6 +76,7 @@ class AccessLogSession:
         identity = decision_id(metadata.fields[DECISION_KEY].string_value)
         if not identity:
             return "undecided"
+        self._feedback.log_tells(identity, now)
         kind = common.access_log_type
         if kind == _PERIODIC:
             return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
@@ -86,6 +87,8 @@ class AccessLogSession:
         return self._stranger(identity)
 
     def _stranger(self, identity: str) -> str:
+        if identity in self._feedback.streams:
+            return "repeated"
         return "foreign" if self._feedback.is_foreign(identity) else "unknown"
 
 

@@ -29,13 +29,14 @@ from ext_proc.core.names import (
     SHOWN_KEY,
     SUBSET,
     SUBSET_NAMESPACE,
+    UPGRADE_HEADERS,
 )
 from ext_proc.core.prompts import RequestHead
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
 
-_WANTED = frozenset(READ_HEADERS)
+_WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
 
 
@@ -78,15 +79,16 @@ def _decode(message: bytes) -> Event | None:
     name = request.WhichOneof("request")
     if name == "request_body":
         body = request.request_body
-        return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream)
+        return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream, modes=_modes(request))
     if name == "request_headers":
         return _decode_headers(request)
     if name == "response_body":
         piece = request.response_body
-        return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, _served(request))
+        return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, served_by(request), _modes(request))
     if name is None:
         return None
-    return Message(Kind[name.upper()])
+    ends = name == "response_headers" and request.response_headers.end_of_stream
+    return Message(Kind[name.upper()], end_of_stream=ends, modes=_modes(request))
 
 
 _BODY_FIELD = b"\x22"
@@ -105,11 +107,11 @@ def _slice_body(message: bytes) -> Message | None:
     """
     if not message.startswith(_BODY_FIELD):
         return None
-    size, inner = _read_varint(message, 1)
+    size, inner = read_varint(message, 1)
     outer_end = inner + size
     if not message.startswith(_BYTES_FIELD, inner) or outer_end > len(message):
         return None
-    length, start = _read_varint(message, inner + 1)
+    length, start = read_varint(message, inner + 1)
     end = start + length
     flag = _FLAGS.get(message[end:outer_end]) if end <= outer_end else None
     if flag is None or message[outer_end:] not in _TAILS:
@@ -117,7 +119,7 @@ def _slice_body(message: bytes) -> Message | None:
     return Message(Kind.REQUEST_BODY, message[start:end], flag)
 
 
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+def read_varint(message: bytes, position: int) -> tuple[int, int]:
     """Return a length and the position behind it; a length that is cut off reaches beyond every message."""
     number = 0
     for shift, byte in enumerate(message[position : position + 5]):
@@ -135,8 +137,9 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
     protocol = request.protocol_config
+    method = get(":method", "")
     return RequestHeaders(
-        method=get(":method", ""),
+        method=method,
         head=RequestHead.of(values),
         end_of_stream=request.request_headers.end_of_stream,
         request_mode=_mode(protocol.request_body_mode),
@@ -146,6 +149,7 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
         spoofed=any(name in values for name in PICKER_HEADERS),
         request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
         asker=_asker(request) if request.attributes else "",
+        upgrade=method == "CONNECT" or any(name in values for name in UPGRADE_HEADERS),
     )
 
 
@@ -157,13 +161,21 @@ def _mode(number: int) -> BodyMode:
     return _MODES.get(number, BodyMode.GRPC)
 
 
+def _modes(request: ProcessingRequest) -> tuple[BodyMode, BodyMode] | None:
+    """Read how bodies come, which the first message of a stream says."""
+    if not request.HasField("protocol_config"):
+        return None
+    protocol = request.protocol_config
+    return _mode(protocol.request_body_mode), _mode(protocol.response_body_mode)
+
+
 def _asker(request: ProcessingRequest) -> str:
     """Read the address of a client that asks for an explanation; empty if none asks."""
     groups = (group.fields for group in request.attributes.values())
     return next((fields[ASKER].string_value for fields in groups if ASKER in fields), "")
 
 
-def _served(request: ProcessingRequest) -> str | None:
+def served_by(request: ProcessingRequest) -> str | None:
     """Read which endpoint Envoy tried last."""
     fields = request.metadata_context.filter_metadata
     return fields[LB_NAMESPACE].fields[SERVED].string_value or None if LB_NAMESPACE in fields else None

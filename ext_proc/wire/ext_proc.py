@@ -7,29 +7,44 @@ from collections.abc import Awaitable, Callable
 import grpc
 from google.protobuf.message import DecodeError
 
+from ext_proc.core.duplex import DuplexExchange
 from ext_proc.core.exchange import Exchange, State
-from ext_proc.core.exchange_messages import Abort, Action, Continue, Ignore, Refuse, Wait
+from ext_proc.core.exchange_messages import Abort, Action, Continue, GoDuplex, Ignore, Refuse, Wait
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
 from ext_proc.wire.codec import Encoder, decode, encode_refusal
+from ext_proc.wire.duplex import DuplexSession
 from ext_proc.wire.transport import Method, Reply
 
 _NOTHING = Reply()
 
 
 class ExtProcSession:
-    """One ext_proc stream: bytes to event, exchange, action to bytes."""
+    """One ext_proc stream: bytes to event, exchange, action to bytes.
 
-    __slots__ = ("_encoder", "_exchange", "_observer")
+    Args:
+        exchange: the exchange of the stream.
+        encoder: writes answers.
+        observer: hears of messages that are none.
+        duplex_encoder: writes the answers of a stream in full duplex, whose data plane may take other picks.
+    """
 
-    def __init__(self, exchange: Exchange, encoder: Encoder, observer: Observer) -> None:
+    __slots__ = ("_duplex", "_duplex_encoder", "_encoder", "_exchange", "_observer")
+
+    def __init__(
+        self, exchange: Exchange, encoder: Encoder, observer: Observer, duplex_encoder: Encoder | None = None
+    ) -> None:
         self._exchange = exchange
         self._encoder = encoder
         self._observer = observer
+        self._duplex_encoder = duplex_encoder or encoder
+        self._duplex: DuplexSession | None = None
 
     def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
         """Answer one ProcessingRequest; one whose prompt is looked up elsewhere is answered after that."""
         try:
+            if self._duplex is not None:
+                return self._duplex.receive(message)
             event = decode(message)
         except DecodeError as error:
             self._observer.failed("not_a_processing_request", error)
@@ -37,6 +52,9 @@ class ExtProcSession:
         if event is None:
             return _NOTHING
         action = self._exchange.receive(event)
+        if isinstance(action, GoDuplex):
+            self._duplex = DuplexSession(DuplexExchange(self._exchange), self._duplex_encoder)
+            return self._duplex.begin(event)
         return self._resume(action) if isinstance(action, Wait) else self._reply(action)
 
     async def _resume(self, wait: Wait) -> Reply:
@@ -57,10 +75,17 @@ class ExtProcSession:
 
     def close(self, *, delivered: bool) -> Reply:
         """End the exchange."""
-        self._exchange.close(delivered=delivered)
+        (self._duplex or self._exchange).close(delivered=delivered)
         return _NOTHING
 
 
-def ext_proc_method(open_exchange: Callable[[], Exchange], encoder: Encoder, observer: Observer) -> Method:
-    """Make the method `Process`; `open_exchange` begins an exchange for each stream."""
-    return Method(EXT_PROC_SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer))
+def ext_proc_method(
+    open_exchange: Callable[[], Exchange],
+    encoder: Encoder,
+    observer: Observer,
+    duplex_encoder: Encoder | None = None,
+) -> Method:
+    """Make the method `Process`; `open_exchange` begins an exchange for each stream, the rest as in the session."""
+    return Method(
+        EXT_PROC_SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer, duplex_encoder)
+    )

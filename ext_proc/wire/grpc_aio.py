@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from ext_proc.wire.transport import FAULT, OPTIONS, Method, Reply, Session, Waiting, report_fault
+from ext_proc.wire.transport import FAULT, OPTIONS, Later, Method, Reply, Session, Waiting, report_fault
 
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is generic in stubs only
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
@@ -108,25 +108,67 @@ async def _pump(session: Session, context: _Context, waiting: Waiting[_Ended]) -
 
     The end of a stream and its cancellation are both normal ends.
     """
-    delivered = True
-    finished = None
-    optional = False
+    talk = _Talk(session, context, waiting)
     try:
-        while (message := await (_read_optional(context, waiting) if optional else context.read())) is not grpc.aio.EOF:
-            if message is None:
-                finished = Reply()
-                break
-            reply = session.receive(message)
-            if not isinstance(reply, Reply):
-                reply = await reply
-            if reply.message is not None:
-                delivered = False
-                await context.write(reply.message)
-                delivered = True
-            if reply.finished:
-                finished = reply._replace(message=None)
-                break
-            optional = reply.optional
+        await talk.run()
     finally:
-        last = session.close(delivered=delivered)
-    return finished or last
+        last = session.close(delivered=talk.delivered)
+    return talk.finished or last
+
+
+class _Talk:
+    """One stream while it runs.
+
+    Attributes:
+        delivered: whether the last answer was written.
+        finished: what ended the stream from our side, without its message; None if we did not.
+    """
+
+    def __init__(self, session: Session, context: _Context, waiting: Waiting[_Ended]) -> None:
+        self.delivered = True
+        self.finished: Reply | None = None
+        self._session = session
+        self._context = context
+        self._waiting = waiting
+
+    async def run(self) -> None:
+        """Answer every message, until one side ends the stream."""
+        reply = Reply()
+        while self.finished is None:
+            message = await self._read(reply)
+            if message is grpc.aio.EOF or self.finished is not None:
+                return
+            reply = await self._say(self._session.receive(message))
+
+    async def _read(self, after: Reply) -> Any:
+        if after.later is not None:
+            return await self._read_before(after.later)
+        if not after.optional:
+            return await self._context.read()
+        message = await _read_optional(self._context, self._waiting)
+        if message is None:
+            self.finished = Reply()
+        return message
+
+    async def _read_before(self, later: Later) -> Any:
+        """Read a message; if it is late, say first what answers none."""
+        reading = asyncio.ensure_future(self._context.read())
+        reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody may be left to ask for it
+        done, _ = await asyncio.wait((reading,), timeout=later.seconds)
+        if not done:
+            await self._say(later.ask())
+            if self.finished is not None:
+                return None
+        return await reading
+
+    async def _say(self, asked: Reply | Awaitable[Reply]) -> Reply:
+        reply = asked if isinstance(asked, Reply) else await asked
+        if reply.message is not None:
+            self.delivered = False
+            await self._context.write(reply.message)
+            for message in reply.more:
+                await self._context.write(message)
+            self.delivered = True
+        if reply.finished:
+            self.finished = reply._replace(message=None)
+        return reply

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import grpc
 
-from ext_proc.wire.transport import FAULT, Reply, Session, Waiting, report_fault
+from ext_proc.wire.transport import FAULT, Later, Reply, Session, Waiting, report_fault
 
 try:
     cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
@@ -21,6 +21,7 @@ Event: TypeAlias = Any
 
 _NO_FLAGS: Final = 0
 _NOTHING: Final = Reply()
+_NO_MORE: Final[Iterator[bytes]] = iter(())
 
 
 class Stream:
@@ -35,7 +36,19 @@ class Stream:
         waiting: learns when the stream may be ended.
     """
 
-    __slots__ = ("_begun", "_call", "_delivered", "_optional", "_session", "_task", "_waiting")
+    __slots__ = (
+        "_begun",
+        "_call",
+        "_delivered",
+        "_held",
+        "_more",
+        "_optional",
+        "_session",
+        "_task",
+        "_timer",
+        "_unasked",
+        "_waiting",
+    )
 
     def __init__(self, call: Any, open_session: Callable[[], Session], waiting: Waiting[Stream]) -> None:
         self._call = call
@@ -43,6 +56,10 @@ class Stream:
         self._optional = False
         self._begun = False
         self._delivered = True
+        self._more: Iterator[bytes] = _NO_MORE
+        self._timer: asyncio.TimerHandle | None = None
+        self._unasked = False  # a reply that answers no message is under way, and the next read is too
+        self._held: Event | None = None
         self._session: Session | None = None
         self._task: asyncio.Future[Reply] | None = None
         call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
@@ -61,8 +78,12 @@ class Stream:
         if not event.success:
             self._close()
             return
+        if self._unasked:
+            self._held = event
+            return
         self._delivered = True
         self._waits_no_more()
+        self._hurries_no_more()
         message = event.batch_operations[-1].message()
         session = self._session
         if session is None:
@@ -71,14 +92,37 @@ class Stream:
             self._finish(self._close())
             return
         try:
-            reply = session.receive(message)
-            if isinstance(reply, Reply):
-                self._answer(reply)
-            else:
-                self._task = asyncio.ensure_future(reply)
-                self._task.add_done_callback(self._waited)
+            self._take(session.receive(message))
         except Exception as error:  # noqa: BLE001  as above
             self._fail(error)
+
+    def _take(self, reply: Reply | Awaitable[Reply]) -> None:
+        if isinstance(reply, Reply):
+            self._answer(reply)
+        else:
+            self._task = asyncio.ensure_future(reply)
+            self._task.add_done_callback(self._waited)
+
+    def _elapsed(self, later: Later) -> None:
+        """Ask for what is to be said unasked, while the read goes on; what that brings must wait for its turn."""
+        self._timer = None
+        if self._session is None:
+            return
+        self._unasked = True
+        try:
+            self._take(later.ask())
+        except Exception as error:  # noqa: BLE001  as above
+            self._fail(error)
+
+    def _next(self) -> None:
+        """Read on, or go on with what was read meanwhile."""
+        if not self._unasked:
+            self._read()
+            return
+        self._unasked = False
+        held, self._held = self._held, None
+        if held is not None:
+            self._received(held)
 
     def _waited(self, task: asyncio.Future[Reply]) -> None:
         self._task = None
@@ -94,30 +138,39 @@ class Stream:
         if reply.finished:
             self._finish(reply)
         elif reply.message is None:
-            self._read()
-        elif self._begun:
+            if reply.later is not None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(reply.later.seconds, self._elapsed, reply.later)
+            self._next()
+        else:
+            self._send(reply.message, reply)
+
+    def _send(self, message: bytes, reply: Reply) -> None:
+        operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
+        if not self._begun:
+            operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
+        if self._unasked or reply.more or (self._begun and not reply.joined):
             # Not together with the next read: that may end with the stream, and hide that this was written.
             self._delivered = False
             self._optional = reply.optional
-            self._start((cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),), self._written)
+            self._more = iter(reply.more)
+            self._start(operations, self._written)
         else:
-            self._delivered = False
-            self._start(
-                (
-                    cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
-                    cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),
-                    cygrpc.ReceiveMessageOperation(_NO_FLAGS),
-                ),
-                self._received,
-            )
-            self._begun = True
+            self._delivered = reply.joined
+            operations.append(cygrpc.ReceiveMessageOperation(_NO_FLAGS))
+            self._start(operations, self._received)
+        self._begun = True
 
     def _written(self, event: Event) -> None:
         if not event.success:
             self._close()
             return
+        message = next(self._more, None)
+        if message is not None:  # one at a time is what the library takes
+            self._start((cygrpc.SendMessageOperation(message, _NO_FLAGS),), self._written)
+            return
         self._delivered = True
-        self._read()
+        self._next()
         if self._optional and self._call is not None:
             self._waiting.add(self)
 
@@ -146,7 +199,9 @@ class Stream:
     def _over(self, _event: Event) -> None:
         """Let the call go, which the library waits for; batches that are still open complete by themselves."""
         self._call = None
+        self._held = None
         self._waits_no_more()
+        self._hurries_no_more()
         if self._task is not None:
             self._task.cancel()
 
@@ -154,6 +209,11 @@ class Stream:
         if self._optional:
             self._optional = False
             self._waiting.discard(self)
+
+    def _hurries_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _start(self, operations: Any, tag: Callable[[Event], None]) -> None:
         if self._call is None:
