@@ -21,6 +21,7 @@ from ext_proc.assembly import (
     build_model_strategies,
     build_strategies,
     endpoint_offer,
+    encoder,
     endpoint_status,
     exchange_policy,
     pace,
@@ -57,7 +58,6 @@ from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
 from ext_proc.token_pools import TokenPools
 from ext_proc.wire.access_log import access_log_method
-from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
 from ext_proc.wire.server import GrpcServer
 
@@ -110,7 +110,7 @@ class Service:
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         methods = (
-            ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
+            ext_proc_method(self._open_exchange, encoder(config), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
         )
         self._grpc = GrpcServer(methods, config.listen, config.transport)

@@ -122,7 +122,7 @@ def build_core(
         strategies=build_strategies(config),
         observer=observer,
         instance=secrets.token_hex(4),
-        fallbacks=config.envoy.fallbacks,
+        fallbacks=config.envoy.named - 1,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
         gates=(lifecycle, health),
@@ -179,10 +179,17 @@ def exchange_policy(config: Config, tokens: TokenSource | None = None) -> Exchan
     return ExchangePolicy(
         refuse_on_failure=config.failure_mode == "refuse",
         inspect_bytes=config.prompts.inspect_bytes,
+        collect_bytes=config.prompts.collect_bytes,
+        collect_s=config.prompts.collect_s,
         show_decisions=config.explain.header,
         networks=tuple(map(network, config.explain.networks)),
         tokens=tokens,
     )
+
+
+def encoder(config: Config) -> Encoder:
+    """Make what writes answers."""
+    return Encoder(config.envoy.named, config.envoy.named_in_duplex)
 
 
 def endpoint_status(
@@ -288,11 +295,11 @@ def warm_up() -> None:
     core = build_core(config, observer)
     change = core.registry.replace("warm", config.pools["warm"].specs)
     core.follow(change)
-    encoder, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
+    writer, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
     headers, body = _warm_up_messages()
     for _ in range(_WARM_UP_ROUNDS):
         exchange = Exchange(core.picker, core.feedback, observer, ExchangePolicy(), time.monotonic, generator)
-        session = ExtProcSession(exchange, encoder, observer)
+        session = ExtProcSession(exchange, writer, observer)
         session.receive(headers)
         session.receive(body)
         session.close(delivered=False)

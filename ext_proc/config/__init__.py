@@ -2,6 +2,7 @@
 
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
+from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.health import HealthConfig, ProbesConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
@@ -9,7 +10,6 @@ from ext_proc.config.reference import HEADER, reference, rows, schema
 from ext_proc.config.settings import (
     Config,
     EndpointConfig,
-    EnvoyConfig,
     FailureMode,
     IndexConfig,
     LeasesConfig,

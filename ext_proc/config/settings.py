@@ -8,6 +8,7 @@ from msgspec import Meta, field
 
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
+from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.health import HealthConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.section import Port, Seconds, Section
@@ -122,31 +123,21 @@ class ModelConfig(Section, frozen=True, kw_only=True):
     strategy: StrategyConfig
 
 
-class EnvoyConfig(Section, frozen=True, kw_only=True):
-    """What kvpicker and Envoy agree on.
-
-    Attributes:
-        endpoints_file: Path of the EDS file that kvpicker writes and Envoy reads. Unset writes none, for an
-            Envoy that learns its endpoints elsewhere.
-        cluster: Name of the Envoy cluster that the endpoints belong to.
-        fallbacks: Further endpoints that Envoy may try when the chosen one refuses, at most; the same as
-            Envoy's `num_retries`.
-    """
-
-    endpoints_file: str | None = None
-    cluster: Annotated[str, Meta(min_length=1, max_length=256)] = "kvpicker_endpoints"
-    fallbacks: Annotated[int, Meta(ge=0, le=10)] = 2
-
-
 class PromptsConfig(Section, frozen=True, kw_only=True):
     """How much of a request is read.
 
     Attributes:
         inspect_bytes: Bytes of a body that are inspected, after decompression; the rest goes on unread. The
             default holds about two million tokens and stops decompression bombs.
+        collect_bytes: Bytes of a body in full duplex that are held back until the pick, at most. What is longer is
+            placed by its beginning, and goes on as it comes. In other modes Envoy holds bodies back, with limits of
+            its own.
+        collect_s: Seconds for which they are held back, at most; then what has come must do.
     """
 
     inspect_bytes: Annotated[int, Meta(ge=1_024, le=1_073_741_824)] = 8 * 1024 * 1024
+    collect_bytes: Annotated[int, Meta(ge=1_024, le=1_073_741_824)] = 2 * 1024 * 1024
+    collect_s: Seconds = 10.0
 
 
 class IndexConfig(Section, frozen=True, kw_only=True):

@@ -239,9 +239,14 @@ class Encoder:
     Args:
         attempts: endpoints that a pick names; a shorter choice is repeated in order, so that Envoy's retries never
             reach its fallback policy, which knows nothing of models. 1 for data planes that take one address only.
+        attempts_in_duplex: the same on streams in full duplex, whose data plane may be another; None if it is not.
+
+    Attributes:
+        in_duplex: writes the messages of streams in full duplex.
     """
 
-    def __init__(self, attempts: int) -> None:
+    def __init__(self, attempts: int, attempts_in_duplex: int | None = None) -> None:
+        self.in_duplex = self if attempts_in_duplex in {None, attempts} else Encoder(attempts_in_duplex or 1)
         self._attempts = attempts
         self._picked = functools.lru_cache(maxsize=4096)(_picked)
 

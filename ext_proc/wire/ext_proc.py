@@ -20,24 +20,14 @@ _NOTHING = Reply()
 
 
 class ExtProcSession:
-    """One ext_proc stream: bytes to event, exchange, action to bytes.
+    """One ext_proc stream: bytes to event, exchange, action to bytes."""
 
-    Args:
-        exchange: the exchange of the stream.
-        encoder: writes answers.
-        observer: hears of messages that are none.
-        duplex_encoder: writes the answers of a stream in full duplex, whose data plane may take other picks.
-    """
+    __slots__ = ("_duplex", "_encoder", "_exchange", "_observer")
 
-    __slots__ = ("_duplex", "_duplex_encoder", "_encoder", "_exchange", "_observer")
-
-    def __init__(
-        self, exchange: Exchange, encoder: Encoder, observer: Observer, duplex_encoder: Encoder | None = None
-    ) -> None:
+    def __init__(self, exchange: Exchange, encoder: Encoder, observer: Observer) -> None:
         self._exchange = exchange
         self._encoder = encoder
         self._observer = observer
-        self._duplex_encoder = duplex_encoder or encoder
         self._duplex: DuplexSession | None = None
 
     def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
@@ -53,7 +43,7 @@ class ExtProcSession:
             return _NOTHING
         action = self._exchange.receive(event)
         if isinstance(action, GoDuplex):
-            self._duplex = DuplexSession(DuplexExchange(self._exchange), self._duplex_encoder)
+            self._duplex = DuplexSession(DuplexExchange(self._exchange), self._encoder.in_duplex)
             return self._duplex.begin(event)
         return self._resume(action) if isinstance(action, Wait) else self._reply(action)
 
@@ -79,13 +69,6 @@ class ExtProcSession:
         return _NOTHING
 
 
-def ext_proc_method(
-    open_exchange: Callable[[], Exchange],
-    encoder: Encoder,
-    observer: Observer,
-    duplex_encoder: Encoder | None = None,
-) -> Method:
-    """Make the method `Process`; `open_exchange` begins an exchange for each stream, the rest as in the session."""
-    return Method(
-        EXT_PROC_SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer, duplex_encoder)
-    )
+def ext_proc_method(open_exchange: Callable[[], Exchange], encoder: Encoder, observer: Observer) -> Method:
+    """Make the method `Process`; `open_exchange` begins an exchange for each stream."""
+    return Method(EXT_PROC_SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer))
