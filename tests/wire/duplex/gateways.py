@@ -113,10 +113,8 @@ def _config(
     route: dict[str, Any] = {"match": {"prefix": "/"}, "route": {"cluster": "up", "timeout": "0s"}}
     if per_route is not None:
         route["typed_per_filter_config"] = {"envoy.filters.http.ext_proc": per_route}
-    upgraded = {"match": {"connect_matcher": {}}, "route": {"cluster": "up", "upgrade_configs": []}}
     main = _manager("main", [route], [ext_proc])
     main["upgrade_configs"] = [{"upgrade_type": "websocket"}]
-    del upgraded
     hop = {"match": {"prefix": "/"}, "route": {"cluster": "hop", "timeout": "0s"}}
     listeners = [
         _listener("main", {"socket_address": {"address": "127.0.0.1", "port_value": 0}}, main, buffer),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -73,9 +74,8 @@ def answer_body(kind: str, size: int) -> bytes:
     if kind != "events":
         return content(size, size)
     pieces = [b'data: {"choices":[{"delta":{"content":"w%d"}}]}\n\n' % number for number in range(size)]
-    return b"".join(
-        [*pieces, b"data: " + json.dumps({"choices": [], "usage": USAGE}).encode(), b"\n\ndata: [DONE]\n\n"]
-    )
+    usage = json.dumps({"choices": [], "usage": USAGE}).encode()
+    return b"".join([*pieces, b"data: ", usage, b"\n\ndata: [DONE]\n\n"])
 
 
 class Mirror:
@@ -187,7 +187,7 @@ class Ask(NamedTuple):
             return [("\r\n".join(lines) + "\r\n\r\n").encode(), self.body]
         lines += ["transfer-encoding: chunked", *(["trailer: x-checksum"] if self.framing == "trailers" else [])]
         edges = [0, *sorted(self.cuts), len(self.body)]
-        parts = [self.body[a:b] for a, b in zip(edges, edges[1:], strict=False) if b > a]
+        parts = [self.body[a:b] for a, b in itertools.pairwise(edges) if b > a]
         written = [b"%x\r\n" % len(part) + part + b"\r\n" for part in parts]
         end = b"0\r\nx-checksum: 1\r\n\r\n" if self.framing == "trailers" else b"0\r\n\r\n"
         return [("\r\n".join(lines) + "\r\n\r\n").encode(), *written, end]

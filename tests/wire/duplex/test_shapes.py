@@ -81,7 +81,8 @@ async def test_every_shape_arrives_as_it_was_sent(tmp_path: Path, flavour: Flavo
     largest = {envoy_gateway: 300_000, kgateway: 1_000_000}.get(flavour, 5_000_000)
     generator = random.Random(f"{flavour.__name__} {transport}")
     requests = [request_of(number, generator, largest) for number in range(REQUESTS)]
-    async with running(tmp_path, flavour, transport=transport, extra=single) as stack:
+    duplex = flavour in {istio, ai_gateway}
+    async with running(tmp_path, flavour, transport=transport, extra=single, settles=duplex) as stack:
         turns = asyncio.Semaphore(AT_ONCE)
 
         async def one(request: Ask) -> None:
