@@ -86,6 +86,26 @@ def kgateway(processor: str, engines: Sequence[str], **modes: str) -> dict[str, 
     return _config(filter_, [_processor("extproc", processor), up])
 
 
+def logged(config: dict[str, Any]) -> dict[str, Any]:
+    """Add to a configuration that the processor's metadata is taken, and an access log that it gets."""
+    clusters = config["static_resources"]["clusters"]
+    clusters.append(next(cluster for cluster in clusters if cluster["name"] == "extproc") | {"name": "log"})
+    for listener in config["static_resources"]["listeners"][:2]:
+        manager = listener["filter_chains"][0]["filters"][0]["typed_config"]
+        options = manager["http_filters"][0]["typed_config"]["metadata_options"]
+        options["receiving_namespaces"]["untyped"].append("kvpicker")
+        common = {
+            "log_name": "kvpicker",
+            "grpc_service": {"envoy_grpc": {"cluster_name": "log"}},
+            "transport_api_version": "V3",
+            "buffer_flush_interval": "0.05s",
+        }
+        kind = f"{TYPES}.access_loggers.grpc.v3.HttpGrpcAccessLogConfig"
+        entry = {"@type": kind, "common_config": common}
+        manager["access_log"] = [{"name": "envoy.access_loggers.http_grpc", "typed_config": entry}]
+    return config
+
+
 def processing_mode(request: str = "NONE", response: str = "") -> dict[str, str]:
     """Say what is sent; headers of answers and trailers only where the gateways do it."""
     answers = response != ""

@@ -96,6 +96,11 @@ class Mirror:
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             while True:
                 request = await read_http(reader)
+                if "upgrade" in request.headers:
+                    writer.write(b"HTTP/1.1 101 X\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n")
+                    while data := await reader.read(65_536):
+                        writer.write(data)
+                    break
                 if not await self._answer(request, writer):
                     break
         writer.close()
