@@ -21,9 +21,9 @@ from ext_proc.assembly import (
     build_model_strategies,
     build_strategies,
     endpoint_offer,
-    encoder,
     endpoint_status,
     exchange_policy,
+    message_encoder,
     pace,
     scrape_token,
     warm_up,
@@ -110,7 +110,7 @@ class Service:
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         methods = (
-            ext_proc_method(self._open_exchange, encoder(config), self._observer),
+            ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
         )
         self._grpc = GrpcServer(methods, config.listen, config.transport)

@@ -187,7 +187,7 @@ def exchange_policy(config: Config, tokens: TokenSource | None = None) -> Exchan
     )
 
 
-def encoder(config: Config) -> Encoder:
+def message_encoder(config: Config) -> Encoder:
     """Make what writes answers."""
     return Encoder(config.envoy.named, config.envoy.named_in_duplex)
 
@@ -295,11 +295,11 @@ def warm_up() -> None:
     core = build_core(config, observer)
     change = core.registry.replace("warm", config.pools["warm"].specs)
     core.follow(change)
-    writer, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
+    encoder, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
     headers, body = _warm_up_messages()
     for _ in range(_WARM_UP_ROUNDS):
         exchange = Exchange(core.picker, core.feedback, observer, ExchangePolicy(), time.monotonic, generator)
-        session = ExtProcSession(exchange, writer, observer)
+        session = ExtProcSession(exchange, encoder, observer)
         session.receive(headers)
         session.receive(body)
         session.close(delivered=False)
