@@ -54,12 +54,13 @@ class AnswerScan:
         wants_id: True to look for the id of the response object too.
     """
 
-    __slots__ = ("_counts", "_events", "_head", "_left", "_rest", "_size", "_window", "failed", "response_id")
+    __slots__ = ("_counts", "_early", "_events", "_head", "_left", "_rest", "_size", "_window", "failed", "response_id")
 
     def __init__(self, *, events: bool, wants_id: bool = False) -> None:
         self.failed = False
         self.response_id = ""
         self._events = events
+        self._early = True
         self._head: bytes | None = b"" if wants_id else None
         self._left = _BEGINNING
         self._rest = b""
@@ -69,19 +70,38 @@ class AnswerScan:
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece."""
+        if self._early:
+            self._feed_early(piece)
+            return
+        self._window.append(piece)
+        self._size += len(piece)
+        if self._size > 2 * _END:
+            self._trim()
+
+    def _feed_early(self, piece: bytes) -> None:
+        """Take a piece of the beginning, or of an answer that is no stream."""
         if self._head is not None:
             self._look_for_id(piece)
-        if self._left > 0:
-            if self._events:
-                self._left -= len(piece)
+        if not self._events or self._left > 0:
+            self._left -= len(piece)
             self._look(piece)
-            return
-        window = self._window
-        window.append(piece if len(piece) <= _END else piece[-_END:])
-        self._size += len(window[-1])
-        while self._size - len(window[0]) >= _END:
-            self._size -= len(window.popleft())
+        else:
+            self._window.append(piece)
+            self._size += len(piece)
+            self._trim()
+        self._early = not self._events or self._left > 0 or self._head is not None
+
+    def _trim(self) -> None:
+        """Keep what may be the end, once there is enough of it."""
+        window, size = self._window, self._size
+        while size - len(window[0]) >= _END:
+            size -= len(window.popleft())
             self._rest = b""  # what it ended with does not go on in what is kept
+        if len(window) == 1 and size > _END:
+            window[0] = window[0][-_END:]
+            size = _END
+            self._rest = b""
+        self._size = size
 
     def finish(self) -> None:
         """Note that no further piece comes."""

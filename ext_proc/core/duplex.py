@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from ext_proc.core.duplex_answer import DuplexAnswer
-from ext_proc.core.duplex_messages import DuplexAction, DuplexEvent, ResponseHeaders, pieces
+from ext_proc.core.duplex_messages import PIECE_BYTES, DuplexAction, DuplexEvent, ResponseHeaders, pieces
 from ext_proc.core.exchange import Exchange, State
 from ext_proc.core.exchange_messages import (
     Abort,
@@ -41,6 +41,9 @@ from ext_proc.core.exchange_messages import (
 from ext_proc.core.token_hits import TokenPrompt
 
 _FULL: Final = BodyMode.FULL_DUPLEX_STREAMED
+SHORT_CUTS: Final = 32
+"""Pieces of an answer that pass without a look at the clock."""
+
 _NOTHING: Final[tuple[DuplexAction, ...]] = ()
 _GO_ON: Final = {kind: (Continue(kind),) for kind in Kind}
 
@@ -75,6 +78,8 @@ class DuplexExchange:
         self._body: bytes | bytearray = b""
         self._ended_by: Kind | None = None
         self._answer: DuplexAnswer | None = None
+        self._short_cut: Callable[[bytes], None] | None = None
+        self._short_cuts = 0
 
     def begin(self, event: Event) -> Sequence[DuplexAction]:
         """Take the first event, which says how the bodies come."""
@@ -96,6 +101,20 @@ class DuplexExchange:
         move = self._moves.get((side, kind))
         return _NOTHING if move is None else move(self, event)
 
+    def lets_pass(self, piece: Message) -> bool:
+        """Take a short cut: True if a piece in the middle of an answer passes as it is, and nothing else is to be done.
+
+        If not, `receive` takes it, as it now and then takes one that could.
+        """
+        note = self._short_cut
+        if note is None or self._short_cuts == 0 or piece.kind is not Kind.RESPONSE_BODY:
+            return False
+        if piece.end_of_stream or not 0 < len(piece.body) <= PIECE_BYTES:
+            return False
+        self._short_cuts -= 1
+        note(piece.body)
+        return True
+
     def resume(self, tokens: TokenPrompt | None) -> Sequence[DuplexAction]:
         """Go on after a `Wait`, with the prompt's tokens or, if they are not to be had, without."""
         return self._decided(self._exchange.resume(tokens)) if self.request is Side.WAITING else _NOTHING
@@ -116,7 +135,7 @@ class DuplexExchange:
         if self._answer is not None:
             self._answer.gone(self._clock(), reached=reached)
         self._exchange.close(delivered=reached)
-        self._answer = None
+        self._answer = self._short_cut = None
         self._body = b""
         self.request = self.response = Side.ENDED
 
@@ -229,11 +248,14 @@ class DuplexExchange:
             if last or self._response_mode is BodyMode.BUFFERED_PARTIAL:
                 answer.end(now)
         self.response = Side.ENDED if last else Side.PASSING
+        self._short_cuts = SHORT_CUTS
+        self._short_cut = None if answer is None or last or not self._response_full else answer.short_cut
         if not self._response_full:
             return _GO_ON[event.kind]
         return pieces(event.kind, event.body, end_of_stream=event.end_of_stream)
 
     def _response_trailers(self, event: Message) -> Sequence[DuplexAction]:
+        self._short_cut = None
         if self._answer is not None:
             self._answer.end(self._clock())
         self.response = Side.ENDED

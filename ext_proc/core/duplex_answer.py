@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -83,6 +84,13 @@ class DuplexAnswer:
         if now - self._touched > TOUCH_S:
             self._touched = now
             self._feedback.touch(self._decision.id, now)
+
+    @property
+    def short_cut(self) -> Callable[[bytes], None] | None:
+        """What takes the pieces from now on; None while each of them needs a closer look."""
+        if self._settled or self._awaits_token or self._scan is None:
+            return None
+        return self._scan.feed
 
     def end(self, now: float) -> None:
         """Note that the answer came to its end."""

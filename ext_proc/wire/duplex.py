@@ -10,7 +10,7 @@ from ext_proc.core.duplex import DuplexExchange, Side
 from ext_proc.core.duplex_messages import DuplexAction, Pass
 from ext_proc.core.exchange_messages import Abort, Continue, Event, Refuse, Wait
 from ext_proc.wire.codec import Encoder, encode_refusal
-from ext_proc.wire.duplex_codec import decode_duplex, encode_piece
+from ext_proc.wire.duplex_codec import decode_duplex, encode_passing, encode_piece, slice_piece
 from ext_proc.wire.transport import Later, Reply
 
 _NOTHING = Reply()
@@ -35,8 +35,13 @@ class DuplexSession:
         Raises:
             google.protobuf.message.DecodeError: the bytes are none.
         """
-        event = decode_duplex(message)
-        return _NOTHING if event is None else self._reply(self._exchange.receive(event))
+        piece = slice_piece(message)
+        if piece is None:
+            event = decode_duplex(message)
+            return _NOTHING if event is None else self._reply(self._exchange.receive(event))
+        if self._exchange.lets_pass(piece):
+            return Reply(encode_passing(piece.body), joined=True)
+        return self._reply(self._exchange.receive(piece))
 
     def close(self, *, delivered: bool) -> None:
         """End the exchange."""

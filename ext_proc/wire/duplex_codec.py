@@ -26,14 +26,13 @@ _READ: Final = frozenset({":status", "content-type", "content-encoding", "x-envo
 
 
 def decode_duplex(message: bytes) -> DuplexEvent | None:
-    """Read a ProcessingRequest that is not the first of its stream; None for a kind of message that is not known.
+    """Read a ProcessingRequest that is not the first of its stream, and no piece that `slice_piece` could cut out.
+
+    None for a kind of message that is not known.
 
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
-    piece = slice_piece(message)
-    if piece is not None:
-        return piece
     if message.startswith(_RESPONSE_HEADERS_FIELD):
         return _response_headers(ProcessingRequest.FromString(message))
     return decode(message)
@@ -82,6 +81,8 @@ def _is_metadata(message: bytes, position: int) -> bool:
     """Tell whether the metadata of a message is all that follows from a position on."""
     if message[position] != _METADATA_TAG:
         return False
+    if len(message) - position == 2:  # noqa: PLR2004  tag and length: empty, as it mostly is
+        return message[position + 1] == 0
     size, start = read_varint(message, position + 1)
     return start + size == len(message)
 
@@ -111,9 +112,13 @@ _INNER: Final = (b"\x1a", b"\x1a", b"\x0a")
 
 def encode_piece(piece: Pass) -> bytes:
     """Write the answer that lets a piece of a body go on."""
-    body, ends = piece.body, piece.end_of_stream
-    before = _before(piece.kind, len(body), ends)
-    return b"".join((before, body, _END_FLAG)) if ends else b"".join((before, body))
+    before = _before(piece.kind, len(piece.body), piece.end_of_stream)
+    return b"".join((before, piece.body, _END_FLAG) if piece.end_of_stream else (before, piece.body))
+
+
+def encode_passing(body: bytes) -> bytes:
+    """Write the same for a piece in the middle of an answer."""
+    return _before(Kind.RESPONSE_BODY, len(body), False) + body
 
 
 @functools.lru_cache(maxsize=4096)
