@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import signal
 import time
@@ -56,6 +55,7 @@ from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
+from ext_proc.stopping import linger
 from ext_proc.token_pools import TokenPools
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.ext_proc import ext_proc_method
@@ -158,7 +158,7 @@ class Service:
             loop.add_signal_handler(number, self._stopping.set)
 
     async def run(self) -> None:
-        """Serve until told to stop; then go on serving while the data plane notices, and return.
+        """Serve until told to stop; then go on serving while the data plane notices and answers pass, and return.
 
         A second signal cuts that short.
         """
@@ -166,8 +166,8 @@ class Service:
         self._ready = False
         await self._grpc.set_ready(ready=False)
         self._stopping.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), self._config.drain_s)
+        ledger, config = self._core.ledger, self._config
+        await linger(self._stopping, config.drain_s, ledger.count_held, config.passing_s)
 
     def _open_exchange(self) -> Exchange:
         core = self._core

@@ -253,6 +253,9 @@ class Config(Section, frozen=True, kw_only=True):
             fallback policy, `refuse` answers 503.
         drain_s: Seconds that kvpicker still serves after SIGTERM while it says it is not ready; longer than Envoy's
             health check takes to notice (two checks, one a second).
+        passing_s: Seconds that kvpicker then waits for answers that pass through it in full duplex (Istio, Envoy AI
+            Gateway), at most: they would be cut with it. With `drain_s` it must fit into the time that a stop may take,
+            30 s in Kubernetes.
         log: What is logged.
     """
 
@@ -272,6 +275,7 @@ class Config(Section, frozen=True, kw_only=True):
     explain: ExplainConfig = ExplainConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
+    passing_s: Annotated[float, Meta(ge=0, le=86_400)] = 20.0
     log: LogConfig = LogConfig()
 
 

@@ -190,6 +190,10 @@ class Ledger:
         lease = self._leases.get(decision_id)
         return lease is not None and lease.held
 
+    def count_held(self) -> int:
+        """Count the requests whose answers pass on streams that are open."""
+        return sum(lease.held for lease in self._leases.values())
+
     def touch(self, decision_id: str, now: float) -> bool:
         """Note that a request was seen to run; False if its lease is unknown."""
         lease = self._leases.pop(decision_id, None)

@@ -117,6 +117,23 @@ async def test_a_client_that_leaves_leaves_nothing(tmp_path: Path, chat: bytes, 
         assert stack.logged("request_finished") == []
 
 
+@pytest.mark.parametrize("patient", [True, False])
+async def test_a_stop_waits_for_answers_that_pass(tmp_path: Path, chat: bytes, *, patient: bool) -> None:
+    """They would be cut; so the service goes on until they are through, or until it may wait no longer."""
+    seconds, events = (20, 3_000) if patient else (0.1, 40_000)
+    async with running(tmp_path, istio, extra=f"passing_s: {seconds}") as stack:
+        service = asyncio.ensure_future(stack.service.run())
+        asking = asyncio.ensure_future(stack.ask(Ask("1", body=stream(chat), shape=f"events {events}")))
+        await until(lambda: any("1" in engine.begun for engine in stack.engines))
+        assert stack.service._core.ledger.count_held() == 1
+        stack.service._stopping.set()
+        await service
+        assert stack.service._core.ledger.count_held() == (0 if patient else 1)
+        answer = await asking
+        assert answer is not None
+        assert answer.body == answer_body("events", events)
+
+
 @pytest.mark.parametrize("transport", ["queue", "aio"])
 async def test_a_body_that_stalls_is_placed_by_what_came(tmp_path: Path, chat: bytes, transport: str) -> None:
     """At the deadline it goes on, and what comes later follows it."""
