@@ -57,6 +57,12 @@ def _switches(pid: int) -> int:
     return total
 
 
+def resident_mb(pid: int) -> float:
+    """Read the memory of another process that is in RAM, in megabytes."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text(encoding="ascii").split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
 def resident_bytes() -> int:
     """Read the memory that this process has in RAM."""
     pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])

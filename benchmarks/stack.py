@@ -98,6 +98,7 @@ async def sim_engine(options: EngineOptions, name: str) -> AsyncIterator[str]:
     command = [sys.executable, "-m", "ext_proc.cli", "sim-engine", "--model", options.models[0], "--name", name]
     command += ["--preset", options.preset, "--speed", str(options.speed)]
     command += ["--kv-tokens", str(options.limits.kv_tokens), "--block-size", str(options.block_size)]
+    command += ["--max-num-seqs", str(options.max_num_seqs)]
     process = await processes.spawn(*command, output=asyncio.subprocess.PIPE)
     try:
         assert process.stdout is not None  # noqa: S101  it is a pipe
@@ -117,6 +118,7 @@ async def gateway(
     logs: bool = False,
     first_token: bool = False,
     duplex: bool = False,
+    priority_header: str | None = None,
 ) -> AsyncIterator[Gateway]:
     """Run an Envoy with the lean profile.
 
@@ -128,6 +130,7 @@ async def gateway(
         logs: True for the access log that the profile has.
         first_token: True to show each streamed answer until its first token.
         duplex: True to send both bodies in full duplex, as gateways do.
+        priority_header: the header that holds the priority of a request.
     """
     options = EnvoyOptions(
         listen="127.0.0.1:0",
@@ -137,6 +140,7 @@ async def gateway(
         # Whatever goes wrong must show as an error, not as a request that skipped the picker.
         failure_mode="closed",
         first_token=first_token,
+        priority_header=priority_header,
         message_timeout=5.0,
     )
     config = render(options)

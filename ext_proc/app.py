@@ -15,12 +15,13 @@ from typing import Any, BinaryIO, Self
 import aiohttp
 import msgspec
 
+from ext_proc import admitting
 from ext_proc.assembly import (
     build_core,
     build_model_strategies,
     build_strategies,
     endpoint_offer,
-    endpoint_status,
+    endpoint_statuses,
     exchange_policy,
     message_encoder,
     pace,
@@ -34,6 +35,7 @@ from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
 from ext_proc.draining import Draining
 from ext_proc.endpoint_news import EndpointNews
+from ext_proc.filling import fills
 from ext_proc.listening import Listening
 from ext_proc.ops import admin
 from ext_proc.ops.admin_endpoints import EndpointPages
@@ -99,7 +101,7 @@ class Service:
         self._ring = DecisionRing(pace=lambda decision, address: pace(self._core, decision, address))
         self._observer = FanOut(self._metrics, self._ring, self._lines)
         self._core = build_core(config, self._observer)
-        self._exchange_policy = exchange_policy(config)
+        self._exchange_policy = exchange_policy(config, admission=self._core.admission)
         self._generator = random.Random()  # noqa: S311  breaks ties
         core = self._core
         self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
@@ -145,6 +147,7 @@ class Service:
         """Stop: not ready at once, then running streams end, then everything closes."""
         self._ready = False
         await self._grpc.set_ready(ready=False)
+        self._core.admission.close(time.monotonic())
         await self._grpc.stop(STOP_GRACE_S)
         await self._stack.aclose()
         self._say(Event.SERVER_STOPPED)
@@ -202,7 +205,7 @@ class Service:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         stack.callback(self._tokens.close)
         self._tokens.configure(self._config, session)
-        self._exchange_policy = exchange_policy(self._config, self._tokens.source)
+        self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
         self._spawn(stack, learner.run())
@@ -210,6 +213,7 @@ class Service:
         self._spawn(stack, self._probing.run())
         self._spawn(stack, self._listening.run())
         self._spawn(stack, self._keep_house())
+        self._spawn(stack, admitting.look(self._core.admission, time.monotonic, self._observer.failed))
         self._spawn(stack, self._flush_lines())
         if self._path is not None:
             watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
@@ -254,7 +258,8 @@ class Service:
         self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
-        self._exchange_policy = exchange_policy(config, self._tokens.source)
+        self._exchange_policy = exchange_policy(config, self._tokens.source, self._core.admission)
+        admitting.configure(config, self._core.capacity, self._core.admission)
         self._keeper.configure(config)
         self._scraper.configure(config, token)
         self._probing.configure(config)
@@ -279,6 +284,7 @@ class Service:
             panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
+            fills=lambda: fills(self._core, self._ring, self._metrics),
         )
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
@@ -321,14 +327,8 @@ class Service:
         self._metrics.access_log_entry(result)
 
     def _statuses(self) -> list[EndpointStatus]:
-        now, core = time.monotonic(), self._core
-        scores = core.picker.knowledge.reputations.scores
-        pools = core.registry.snapshot.by_pool.values()
-        reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
-        read, complete = self._scraper.status, self._listening.completed
-        endpoints = core.registry.snapshot.endpoints
-        found = [complete(endpoint_status(core, e, now, reputations[e.slot], read(e))) for e in endpoints]
-        return list(map(self._draining.completed, found))
+        statuses = endpoint_statuses(self._core, time.monotonic(), self._scraper.status)
+        return [self._draining.completed(self._listening.completed(each)) for each in statuses]
 
 
 async def serve(path: Path, output: BinaryIO) -> None:

@@ -7,12 +7,16 @@ import os
 import random
 import secrets
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
+from ext_proc import admitting
 from ext_proc.config import Config, StrategyConfig, load, located, parse, parse_endpoints
 from ext_proc.core.addresses import network
+from ext_proc.core.admission import Admission
+from ext_proc.core.capacity_gate import CapacityGate
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_messages import BodyMode
@@ -67,6 +71,8 @@ class Core(msgspec.Struct, frozen=True):
     signals: Signals
     resident: ResidentIndex
     token_hits: TokenHits
+    capacity: CapacityGate
+    admission: Admission
     lifecycle: Lifecycle
 
     def follow(self, change: Change) -> None:
@@ -102,7 +108,8 @@ def build_core(
     hasher = hasher or PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
     registry = Registry(config.default_pool)
     if ledger is None:
-        ledger = Ledger(timeout=config.leases.timeout_s, renewal_timeout=config.leases.renewal_timeout_s)
+        leases = config.leases
+        ledger = Ledger(timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases)
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     known = index if resident is None else MixedIndex(index, resident)
@@ -110,6 +117,10 @@ def build_core(
     token_hits = TokenHits(reports)
     health = HealthMonitor(config.health.policy, observer)
     rates, expectations = RateLearner(), Expectations()
+    capacity = CapacityGate(registry, ledger, expectations)
+    spread = random.Random()  # noqa: S311  of what Retry-After says
+    admission = Admission(registry, ledger, expectations, capacity, observer, spread)
+    admitting.configure(config, capacity, admission)
     lifecycle = Lifecycle(ledger.load)
     picker = EndpointPicker(
         registry=registry,
@@ -125,7 +136,7 @@ def build_core(
         fallbacks=config.envoy.named - 1,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
-        gates=(lifecycle, health),
+        gates=(lifecycle, health, capacity),
     )
     feedback = Feedback(
         registry=registry,
@@ -136,11 +147,12 @@ def build_core(
         expectations=expectations,
         picker=picker,
         observer=observer,
+        admission=admission,
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
     parts = (registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
-    return Core(*parts, lifecycle)
+    return Core(*parts, capacity, admission, lifecycle)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -174,8 +186,16 @@ def _strategy(chosen: StrategyConfig, owner: str) -> tuple[str, Strategy]:
     return chosen.name, load_strategy(chosen.name, chosen.parameters, f"{owner}.strategy")
 
 
-def exchange_policy(config: Config, tokens: TokenSource | None = None) -> ExchangePolicy:
-    """Take from the configuration what every exchange needs; `tokens` knows the exact tokens of requests."""
+def exchange_policy(
+    config: Config, tokens: TokenSource | None = None, admission: Admission | None = None
+) -> ExchangePolicy:
+    """Take from the configuration what every exchange needs.
+
+    Args:
+        config: the configuration.
+        tokens: knows the exact tokens of requests.
+        admission: lets requests wait for their turn.
+    """
     return ExchangePolicy(
         refuse_on_failure=config.failure_mode == "refuse",
         inspect_bytes=config.prompts.inspect_bytes,
@@ -184,6 +204,10 @@ def exchange_policy(config: Config, tokens: TokenSource | None = None) -> Exchan
         show_decisions=config.explain.header,
         networks=tuple(map(network, config.explain.networks)),
         tokens=tokens,
+        admission=admission,
+        extension=admitting.extension(config),
+        labels=(config.tenants.header or "", config.tenants.priority_header or ""),
+        priorities=config.tenants.priorities,
     )
 
 
@@ -217,6 +241,14 @@ def endpoint_status(
         interval=core.signals.interval(endpoint.slot),
         reputation=reputation,
     )
+
+
+def endpoint_statuses(core: Core, now: float, read: Callable[[Endpoint], ScrapeStatus]) -> list[EndpointStatus]:
+    """Gather what is known of all endpoints; `read` tells how reading their metrics goes."""
+    scores = core.picker.knowledge.reputations.scores
+    pools = core.registry.snapshot.by_pool.values()
+    reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
+    return [endpoint_status(core, e, now, reputations[e.slot], read(e)) for e in core.registry.snapshot.endpoints]
 
 
 def endpoint_offer(core: Core, endpoint: Endpoint, now: float) -> Offer:

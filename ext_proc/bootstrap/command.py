@@ -25,10 +25,13 @@ _SPELT = (
     "endpoints_file",
     "failure_mode",
     "message_timeout",
+    "max_message_timeout",
     "body_limit",
     "retries",
     "session_header",
     "session_cookie",
+    "tenant_header",
+    "priority_header",
 )
 """Options of one value, as flags of the same name."""
 
@@ -74,10 +77,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--message-timeout", type=float, default=_DEFAULTS.message_timeout, help="seconds [%(default)s]"
     )
+    parser.add_argument(
+        "--max-message-timeout",
+        type=float,
+        default=_DEFAULTS.max_message_timeout,
+        help="seconds, where requests wait for their turn; 0 lets none wait longer than the above [%(default)s]",
+    )
     parser.add_argument("--body-limit", type=int, default=_DEFAULTS.body_limit, help="bytes [%(default)s]")
     parser.add_argument("--retries", type=int, default=_DEFAULTS.retries, help="attempts after the first [%(default)s]")
     parser.add_argument("--session-header", metavar="NAME", help="a client's header that names its conversation")
     parser.add_argument("--session-cookie", metavar="NAME", help="the same as a cookie; no other cookie is read")
+    parser.add_argument("--tenant-header", metavar="NAME", help="a header of the gateway that names the tenant")
+    parser.add_argument("--priority-header", metavar="NAME", help="a header of the gateway that holds the priority")
     parser.add_argument("--check", action="store_true", help="let Envoy check the result")
     parser.add_argument("--envoy", metavar="BINARY", help="the Envoy that checks")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write here instead of to stdout")
@@ -126,10 +137,13 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
         failure_mode=arguments.failure_mode,
         first_token=arguments.first_token,
         message_timeout=arguments.message_timeout,
+        max_message_timeout=arguments.max_message_timeout,
         body_limit=arguments.body_limit,
         retries=arguments.retries,
         session_header=arguments.session_header,
         session_cookie=arguments.session_cookie,
+        tenant_header=arguments.tenant_header,
+        priority_header=arguments.priority_header,
     )
 
 

@@ -29,8 +29,8 @@ from ext_proc.core.names import (
     SUBSET_NAMESPACE,
 )
 
-# The last two are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
-OWN_HEADERS = rf"^(x-(gateway|kvpicker)-.*|{RANK}|content-type|retry-after)$"
+# The last three are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
+OWN_HEADERS = rf"^(x-(gateway|kvpicker)-.*|{RANK}|content-type|retry-after|x-llm-d-request-dropped-reason)$"
 STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-", RANK)
 
 _HEADERS = processor.ProcessingModeHeaderSendMode
@@ -98,6 +98,7 @@ def _picker(
             failure_mode_allow=options.failure_mode == "open",
             status_on_error=envoy_type.HttpStatus(code=envoy_type.StatusCode.ServiceUnavailable),
             message_timeout=seconds(options.message_timeout),
+            max_message_timeout=seconds(options.max_message_timeout) if options.max_message_timeout else None,
             processing_mode=processor.ProcessingMode(
                 request_header_mode=_HEADERS.SEND,
                 request_body_mode=request_body,
@@ -108,7 +109,7 @@ def _picker(
             allow_mode_override=True,
             forward_rules=processor.HeaderForwardingRules(
                 allowed_headers=matcher.ListStringMatcher(
-                    patterns=[matcher.StringMatcher(exact=name) for name in READ_HEADERS]
+                    patterns=[matcher.StringMatcher(exact=name) for name in (*READ_HEADERS, *_labels(options))]
                 )
             ),
             allow_content_length_header=True,
@@ -121,6 +122,10 @@ def _picker(
             ),
         ),
     )
+
+
+def _labels(options: EnvoyOptions) -> list[str]:
+    return [name.lower() for name in (options.tenant_header, options.priority_header) if name is not None]
 
 
 def _namespaces(*names: str) -> processor.MetadataOptionsMetadataNamespaces:

@@ -19,6 +19,9 @@ _CREDENTIALS = frozenset({"cookie", "set-cookie", "proxy-authorization", "x-api-
 """Headers that carry credentials, beside all that begin with `authorization`."""
 
 
+_LABELS = (("tenant_header", "tenant"), ("priority_header", "priority"))
+
+
 class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The choices of one Envoy; the defaults are the golden configuration. Durations are in seconds, sizes in bytes.
 
@@ -35,6 +38,11 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         first_token: True to show the processor each streamed answer until its first piece, which tells when the
             first token came; until then the request shares the processor's fate.
         message_timeout: how long Envoy waits for each answer of a processor.
+        max_message_timeout: how long it waits if the processor asks it to, for a request that waits for its turn; 0
+            lets it not be asked. The processors must be told (`envoy.max_message_timeout_s`).
+        tenant_header: a header that says on whose behalf a request is sent; its value reaches the processors. What
+            stands in front of this Envoy must set it, or remove it from what clients send.
+        priority_header: the same for the priority of a request.
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
         retries: attempts after the first, as long as nothing was sent.
@@ -60,6 +68,9 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     failure_mode: FailureMode = "open"
     first_token: bool = False
     message_timeout: float = 2.0
+    max_message_timeout: float = 300.0
+    tenant_header: str | None = None
+    priority_header: str | None = None
     body_limit: int = 4 * MIB
     retries: int = 2
     session_header: str | None = None
@@ -78,16 +89,18 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise ConfigError("name at least one kvpicker process", path="processors")
         if len(set(self.processors)) < len(self.processors):
             raise ConfigError("an address stands twice", path="processors")
-        for name in ("session_header", "session_cookie"):
+        for name in ("session_header", "session_cookie", "tenant_header", "priority_header"):
             value = getattr(self, name)
             if value is not None and not _NAME.fullmatch(value):
                 raise ConfigError(f"{value!r} is not a name; use letters, digits, hyphens and underscores", path=name)
-        if self.session_header is not None and _is_credential(self.session_header):
-            raise ConfigError(
-                f"`{self.session_header}` carries credentials, and kvpicker never gets those; name a header that only"
-                " names the conversation (for one cookie: session_cookie)",
-                path="session_header",
-            )
+        for name, meant in (("session_header", "conversation (for one cookie: session_cookie)"), *_LABELS):
+            value = getattr(self, name)
+            if value is not None and _is_credential(value):
+                raise ConfigError(
+                    f"`{value}` carries credentials, and kvpicker never gets those; name a header that only names the"
+                    f" {meant}",
+                    path=name,
+                )
         if self.failure_mode not in {"open", "closed"}:
             raise ConfigError(f"`open` or `closed` expected, not {self.failure_mode!r}", path="failure_mode")
 

@@ -24,12 +24,18 @@ class EnvoyConfig(Section, frozen=True, kw_only=True):
             `override-host` takes a list of endpoints (plain Envoy, Istio); `original-dst` (Envoy AI Gateway) and
             `subset` (kgateway) take one, and answer a list with 503 or place the request at random. `auto` names one
             on streams in full duplex, which gateways ask for, and all on others.
+        message_timeout_s: Seconds that Envoy waits for an answer of kvpicker (its `message_timeout`).
+        max_message_timeout_s: Seconds that Envoy waits if kvpicker asks it to (its `max_message_timeout`); 0 for an
+            Envoy that cannot be asked, whose own default that is. Requests in a queue wait a second less than that,
+            or most of `message_timeout_s` if it is 0.
     """
 
     endpoints_file: str | None = None
     cluster: Annotated[str, Meta(min_length=1, max_length=256)] = "kvpicker_endpoints"
     fallbacks: Annotated[int, Meta(ge=0, le=10)] = 2
     data_plane: DataPlane = "auto"
+    message_timeout_s: Annotated[float, Meta(gt=0, le=3_600)] = 2.0
+    max_message_timeout_s: Annotated[float, Meta(ge=0, le=3_600)] = 300.0
 
     @property
     def named(self) -> int:

@@ -12,6 +12,7 @@ import msgspec
 
 from ext_proc.config.convert import Problem, convert, refuse
 from ext_proc.config.document import Path, read
+from ext_proc.config.overload import longest_wait
 from ext_proc.config.settings import Config, EndpointConfig, EndpointsFile, spec
 from ext_proc.core import addresses
 from ext_proc.core.errors import ConfigError
@@ -96,6 +97,7 @@ def _config_problems(config: Config) -> Iterator[Problem]:
         yield Problem(("default_pool",), f"there is no pool `{config.default_pool}`; known are {known}")
     yield from _pool_problems(config)
     yield from _model_problems(config)
+    yield from _waiting_problems(config)
     first, last = config.index.first_block_bytes, config.index.last_block_bytes
     if last < first:
         yield Problem(("index", "last_block_bytes"), f"{last} is smaller than first_block_bytes, {first}")
@@ -149,6 +151,19 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
         if problem is not None:
             yield Problem((*path, "kv_events", problem[0]), problem[1])
         yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
+
+
+def _waiting_problems(config: Config) -> Iterator[Problem]:
+    """Find waits that Envoy has not the patience for."""
+    longest = longest_wait(config.envoy.message_timeout_s, config.envoy.max_message_timeout_s)
+    for name, pool in config.pools.items():
+        for field in ("wait_s", "scale_from_zero_s"):
+            if (getattr(pool.queue, field) or 0) > longest:
+                yield Problem(
+                    ("pools", name, "queue", field),
+                    f"Envoy waits {longest:g} s at most; shorten it, or raise `envoy.max_message_timeout_s` here and"
+                    " max_message_timeout in Envoy (envoy-config --max-message-timeout)",
+                )
 
 
 def _model_problems(config: Config) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ext_proc.config.settings import Config
 
 RELOADABLE = frozenset(
-    {"default_pool", "pools", "models", "failure_mode", "prompts", "health", "scrape", "dns", "explain"}
+    {"default_pool", "pools", "models", "failure_mode", "prompts", "health", "scrape", "dns", "explain", "tenants"}
 )
 """Sections of the configuration that take effect without a restart."""
 

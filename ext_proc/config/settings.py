@@ -11,6 +11,7 @@ from ext_proc.config.dns import DnsConfig
 from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.health import HealthConfig
 from ext_proc.config.kv_events import KvEventsConfig
+from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
 from ext_proc.config.section import Port, Seconds, Section
 from ext_proc.config.tokens import TokensConfig
 from ext_proc.core.model import MetricsSource
@@ -60,6 +61,7 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
         metrics_port: Port of its page of metrics, where it differs from the pool's.
         kv_events_port: Port of its first publisher of KV events, where it differs from the pool's.
         kv_replay_port: Port where the events of that publisher can be asked for again, the same.
+        caps: What it may hold at most, where that differs from the pool's.
     """
 
     address: str
@@ -73,6 +75,7 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     kv_events_port: Port | None = None
     kv_replay_port: Port | None = None
+    caps: CapsConfig = CapsConfig()
 
 
 class PoolConfig(Section, frozen=True, kw_only=True):
@@ -94,6 +97,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         kv_events: Where the engines tell what their caches hold. Unset listens to none.
         api_key_env: Name of an environment variable that holds the engines' API key, sent as a bearer token with what
             kvpicker itself asks them: `/v1/models`, `/tokenize`. Requests of clients carry their own.
+        caps: What each endpoint may hold at most. None by default.
+        queue: How requests wait when all endpoints are at their caps.
     """
 
     strategy: StrategyConfig = StrategyConfig()
@@ -106,6 +111,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     tokens: TokensConfig | None = None
     kv_events: KvEventsConfig | None = None
     api_key_env: str | None = None
+    caps: CapsConfig = CapsConfig()
+    queue: QueueConfig = QueueConfig()
 
     @property
     def specs(self) -> tuple[EndpointSpec, ...]:
@@ -165,10 +172,13 @@ class LeasesConfig(Section, frozen=True, kw_only=True):
         renewal_timeout_s: The same, once Envoy has been seen to report requests as running: then silence about one
             means that its end was missed. More than four reports, which come every 10 s. An Envoy that reports nothing
             must not share a kvpicker with one that does.
+        max_leases: Requests that count as in flight, at most. Of more, those not heard of for longest end, as if their
+            time were over. The default takes some hundred megabytes when full.
     """
 
     timeout_s: Seconds = 900.0
     renewal_timeout_s: Seconds = 45.0
+    max_leases: Annotated[int, Meta(ge=100, le=10_000_000)] = 100_000
 
 
 class ScrapeConfig(Section, frozen=True, kw_only=True):
@@ -249,6 +259,7 @@ class Config(Section, frozen=True, kw_only=True):
         scrape: Reading the engines' metrics.
         dns: How host names of endpoints become addresses.
         explain: What clients are told of decisions.
+        tenants: On whose behalf requests are sent, and which go first when they must wait.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
         drain_s: Seconds that kvpicker still serves after SIGTERM while it says it is not ready; longer than Envoy's
@@ -273,6 +284,7 @@ class Config(Section, frozen=True, kw_only=True):
     scrape: ScrapeConfig = ScrapeConfig()
     dns: DnsConfig = DnsConfig()
     explain: ExplainConfig = ExplainConfig()
+    tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
     passing_s: Annotated[float, Meta(ge=0, le=86_400)] = 20.0
@@ -302,4 +314,5 @@ def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
         metrics=MetricsSource(
             entry.engine, entry.metrics_path, entry.metrics_port, entry.kv_events_port, entry.kv_replay_port
         ),
+        caps=entry.caps.caps,
     )

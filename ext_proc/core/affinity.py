@@ -19,6 +19,11 @@ class Affinity:
         """Return the number of names remembered."""
         return len(self._tied)
 
+    @property
+    def fill(self) -> float:
+        """How full it is, in [0, 1]."""
+        return len(self._tied) / self._limit
+
     def copy(self) -> Affinity:
         """Return a memory of its own with the same content."""
         made = Affinity(limit=self._limit, ttl=self._ttl)

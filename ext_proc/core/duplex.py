@@ -37,6 +37,7 @@ from ext_proc.core.exchange_messages import (
     Refuse,
     RequestHeaders,
     Wait,
+    WaitForTurn,
 )
 from ext_proc.core.token_hits import TokenPrompt
 
@@ -119,6 +120,14 @@ class DuplexExchange:
         """Go on after a `Wait`, with the prompt's tokens or, if they are not to be had, without."""
         return self._decided(self._exchange.resume(tokens)) if self.request is Side.WAITING else _NOTHING
 
+    def turned(self, action: Action) -> Sequence[DuplexAction]:
+        """Go on after a `WaitForTurn`, with the action that the turn has."""
+        return self._decided(action) if self.request is Side.WAITING else _NOTHING
+
+    def give_up(self) -> None:
+        """Note that the request has waited for its turn as long as it may; it gets its action by that."""
+        self._exchange.give_up()
+
     def patience(self) -> float | None:
         """Return the seconds for which the rest of a body is still waited for; None if none is."""
         if self.request is not Side.COLLECTING:
@@ -186,8 +195,10 @@ class DuplexExchange:
 
     def _decided(self, action: Action) -> Sequence[DuplexAction]:
         """Turn an answer of the deciding exchange into answers here."""
-        if isinstance(action, Wait):
+        if isinstance(action, Wait | WaitForTurn):
             self.request = Side.WAITING
+            if self._request_full and isinstance(action, WaitForTurn):  # in full duplex Envoy is patient by itself
+                action = msgspec.structs.replace(action, extension=0.0)
             return (action,)
         if isinstance(action, Refuse | Abort):
             self.request = self.response = Side.ENDED

@@ -7,7 +7,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from ext_proc.core.exchange_messages import Abort, Continue, Kind, Message, Refuse, RequestHeaders, Wait
+from ext_proc.core.exchange_messages import Abort, Continue, Kind, Message, Refuse, RequestHeaders, Wait, WaitForTurn
 
 PIECE_BYTES: Final = 62_000
 """Bytes of a body in one answer, at most; Envoy takes 64 KiB with all that is around them."""
@@ -42,7 +42,7 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
 
 
 DuplexEvent: TypeAlias = RequestHeaders | ResponseHeaders | Message
-DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait
+DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait | WaitForTurn
 
 
 def pieces(kind: Kind, body: bytes, *, end_of_stream: bool) -> Sequence[Pass]:

@@ -9,6 +9,12 @@ KvpickerError
     ├── ModelNotFound       404
     ├── NoReadyEndpoint     503
     ├── SubsetEmpty         503
+    ├── Saturated           429
+    ├── QueueFull           429
+    ├── WaitedInVain        429
+    ├── Displaced           429
+    ├── NotYetScaled        503
+    ├── ShuttingDown        503
     └── InternalFailure     503
 ```
 """
@@ -50,6 +56,7 @@ class Refusal(KvpickerError):
         reason: reason code in logs, metrics and Envoy's response code details.
         openai_type: `error.type` of the OpenAI shape.
         anthropic_type: `error.type` of the Anthropic shape.
+        dropped: why it was dropped, in the words of the Endpoint Picker's gateways; None if it was not dropped.
         retry_after: seconds for the Retry-After header; None sends none.
     """
 
@@ -57,7 +64,8 @@ class Refusal(KvpickerError):
     reason: ClassVar[str] = "internal"
     openai_type: ClassVar[str] = "server_error"
     anthropic_type: ClassVar[str] = "api_error"
-    retry_after: ClassVar[int | None] = None
+    dropped: ClassVar[str | None] = None
+    retry_after: int | None = None
 
 
 class ModelRequired(Refusal):
@@ -84,6 +92,7 @@ class NoReadyEndpoint(Refusal):
     status = 503
     reason = "no_ready_endpoint"
     anthropic_type = "overloaded_error"
+    dropped = "rejected-no-endpoints"
     retry_after = 1
 
 
@@ -93,6 +102,72 @@ class SubsetEmpty(Refusal):
     status = 503
     reason = "subset_empty"
     anthropic_type = "overloaded_error"
+    dropped = "rejected-no-endpoints"
+    retry_after = 1
+
+
+class Overload(Refusal):
+    """Asks to come back later; `retry_after` is when there is likely to be a place."""
+
+    status = 429
+    openai_type = "rate_limit_error"
+    anthropic_type = "rate_limit_error"
+    dropped = "rejected-saturated"
+
+    def __init__(self, message: str, retry_after: int = 1) -> None:
+        super().__init__(message)
+        self.retry_after = retry_after
+
+
+class Saturated(Overload):
+    """Every endpoint that may serve the request is at its cap (Endpoint Picker protocol: 429)."""
+
+    reason = "saturated"
+    retry_after = 1
+
+
+class QueueFull(Overload):
+    """Every endpoint is at its cap, and as many requests wait as may."""
+
+    reason = "queue_full"
+    retry_after = 1
+
+
+class WaitedInVain(Overload):
+    """The request waited for an endpoint as long as it may."""
+
+    reason = "waited_in_vain"
+    dropped = "rejected-ttl-expired"
+    retry_after = 1
+
+
+class Displaced(Overload):
+    """The request waited, and another one needed its place in the queue more."""
+
+    reason = "displaced"
+    dropped = "evicted-queue-pressure"
+    retry_after = 1
+
+
+class NotYetScaled(Overload):
+    """The first endpoint of a pool did not come in time."""
+
+    status = 503
+    reason = "not_yet_scaled"
+    openai_type = "server_error"
+    anthropic_type = "overloaded_error"
+    dropped = "rejected-no-endpoints"
+    retry_after = 1
+
+
+class ShuttingDown(Overload):
+    """The request waited at a kvpicker that ends; another one, or the next, may take it."""
+
+    status = 503
+    reason = "shutting_down"
+    openai_type = "server_error"
+    anthropic_type = "overloaded_error"
+    dropped = "rejected-shutting-down"
     retry_after = 1
 
 

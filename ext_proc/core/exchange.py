@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
-from ext_proc.core.errors import InternalFailure, Refusal
+from ext_proc.core.errors import InternalFailure, Refusal, Saturated
 from ext_proc.core.exchange_messages import (
     Abort,
     Action,
@@ -28,9 +28,9 @@ from ext_proc.core.exchange_messages import (
     Refuse,
     RequestHeaders,
     Wait,
+    WaitForTurn,
 )
 from ext_proc.core.exchange_policy import ExchangePolicy
-from ext_proc.core.explanation import header
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.generator import Generator
@@ -38,9 +38,9 @@ from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operati
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import Route, classify, parse, parse_head
+from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
-
-_Answer = TypeVar("_Answer", Continue, Refuse)
+from ext_proc.core.turn import Turn
 
 IGNORE = Ignore()
 GO_DUPLEX = GoDuplex()
@@ -56,6 +56,7 @@ class State(enum.IntEnum):
     OPEN = enum.auto()
     AWAIT_BODY = enum.auto()
     AWAIT_PROMPT = enum.auto()
+    AWAIT_TURN = enum.auto()
     AWAIT_TOKEN = enum.auto()
     PASSING = enum.auto()
     OBSERVING = enum.auto()
@@ -96,6 +97,7 @@ class Exchange:
         "_policy",
         "_request",
         "_route",
+        "_turn",
         "state",
     )
 
@@ -120,12 +122,18 @@ class Exchange:
         self._route: Route | None = None
         self._request: InferenceRequest | None = None
         self._decision: Decision | None = None
+        self._turn: Turn | None = None
         self._arrived = False
 
     @property
     def shared(self) -> Shared:
         """What a duplex exchange needs of this one."""
         return Shared(self._feedback, self._observer, self._policy, self._clock)
+
+    @property
+    def labels(self) -> tuple[str, str]:
+        """Names of the headers that hold the tenant and the priority; empty reads none."""
+        return self._policy.labels
 
     def receive(self, event: Event) -> Action:
         """Take one event and return what to do; a fault of our own becomes the configured answer."""
@@ -159,7 +167,10 @@ class Exchange:
         return Continue(kind)
 
     def close(self, *, delivered: bool) -> None:
-        """End the exchange; a decision that Envoy did not get is taken back."""
+        """End the exchange; a decision that Envoy did not get is taken back, and a place in a queue is given up."""
+        if self._turn is not None and self._policy.admission is not None:
+            self._policy.admission.leave(self._turn, self._clock())
+            self._turn = None
         if not delivered:
             self._take_back()
         self.state = State.FINISHED
@@ -210,17 +221,68 @@ class Exchange:
         return self._pick(event.kind, parse_head(self._route, self._head.head))
 
     def _pick(self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None = None) -> Action:
-        head = self._head
+        head, admission = self._head, self._policy.admission
         if head is not None and head.request_id:
             request = msgspec.structs.replace(request, request_id=head.request_id)
-        began = self._clock()
-        made = self._picker.pick(request, began, self._generator, head.subset if head else None, tokens)
-        if isinstance(made, Rejection):
-            self._observer.refused(request, made.refusal, made.filters)
-            return self._told(self._refuse(made.refusal), made)
+        began, subset = self._clock(), head.subset if head else None
+        if admission is not None and len(admission) and admission.is_behind(request, subset, self._priority()):
+            return self._wait_for_turn(kind, request, tokens)
+        made = self._picker.pick(request, began, self._generator, subset, tokens)
+        if isinstance(made, Decision):
+            return self._decided(kind, made, began)
+        if admission is not None and admission.may_wait(request, made.refusal):
+            return self._wait_for_turn(kind, request, tokens, made)
+        return self._rejected(request, made)
+
+    def _decided(self, kind: Kind, made: Decision, began: float) -> Action:
         self._decision = made
         self._observer.decided(made, self._clock() - began)
         return self._told(self._finish(kind, made), made)
+
+    def _rejected(self, request: InferenceRequest, made: Rejection) -> Action:
+        self._observer.refused(request, made.refusal, made.filters)
+        return self._told(self._refuse(made.refusal), made)
+
+    def _wait_for_turn(
+        self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None, found: Rejection | None = None
+    ) -> Action:
+        """Let the request wait; `found` is what came of trying it, None if others wait before it."""
+        admission, head, now = self._policy.admission, self._head, self._clock()
+        assert admission is not None and head is not None  # noqa: PT018, S101  who calls has seen both
+        turn = Turn(self, kind, request, now, tokens, head.subset, head.tenant, self._priority())
+        turn.filters = () if found is None else found.filters
+        refusal = admission.join(turn, now, cold=found is not None and not isinstance(found.refusal, Saturated))
+        if refusal is not None:
+            return self.turn_away(turn, refusal)
+        self._turn = turn
+        self.state = State.AWAIT_TURN
+        return WaitForTurn(turn, self._policy.extension and turn.deadline - now + self._policy.extension)
+
+    def take_turn(self, turn: Turn, now: float) -> Action | None:
+        """Try the ordinary pick for the request that waits; None if there is still no place for it."""
+        admission, kind = self._policy.admission, Kind(turn.kind)
+        request = msgspec.structs.replace(turn.request, waited=now - turn.since)
+        try:
+            made = self._picker.pick(request, now, self._generator, turn.subset, turn.tokens)
+            if isinstance(made, Decision):
+                return self._decided(kind, made, now)
+            if admission is not None and admission.may_wait(request, made.refusal):
+                return None
+            return self._rejected(request, made)
+        except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request
+            return self._fail(kind, error)
+
+    def turn_away(self, turn: Turn, refusal: Refusal) -> Action:
+        """Refuse the request that waits, or was to."""
+        return self._rejected(turn.request, Rejection(refusal, turn.filters))
+
+    def give_up(self) -> None:
+        """Note that the request has waited as long as it may; it gets its answer by that."""
+        if self._turn is not None and self._policy.admission is not None:
+            self._policy.admission.expire(self._turn, self._clock())
+
+    def _priority(self) -> int:
+        return 0 if self._head is None else self._policy.priority(self._head.priority)
 
     def _pick_unread(self, route: Route, event: RequestHeaders) -> Action:
         """Pick by load alone: the answer to the headers is the last that can carry a pick in this mode."""
@@ -242,14 +304,8 @@ class Exchange:
         skip = kind is Kind.REQUEST_HEADERS and not streamed and head is not None and not head.end_of_stream
         return Continue(kind, decision, not streamed, clean, skip)
 
-    def _told(self, action: _Answer, made: Decision | Rejection) -> _Answer:
-        """Add what the client may know of the decision."""
-        head, policy = self._head, self._policy
-        if policy.show_decisions and isinstance(action, Continue):
-            action = msgspec.structs.replace(action, shown=True)
-        if head is not None and head.asker and policy.explains_to(head.asker):
-            action = msgspec.structs.replace(action, explanation=header(made))
-        return action
+    def _told(self, action: Continue | Refuse, made: Decision | Rejection) -> Action:
+        return tell(self._policy, action, made, self._head.asker if self._head is not None else "")
 
     def _piece(self, event: Message) -> Action:
         piece = read_piece(event.body)

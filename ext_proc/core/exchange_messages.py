@@ -12,6 +12,7 @@ from ext_proc.core.errors import Refusal
 from ext_proc.core.model import Api, Decision
 from ext_proc.core.prompts import RequestHead
 from ext_proc.core.token_hits import TokenPrompt
+from ext_proc.core.turn import Turn
 
 
 class Kind(enum.IntEnum):
@@ -52,6 +53,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         asker: address of the client, as the gateway sees it, if it asks for an explanation; else empty.
         upgrade: True if the client wants to speak another protocol, so that no body is to be waited for.
         anywhere: True if a path that is not known must be given an endpoint too, where any will do.
+        tenant: on whose behalf the request is sent, as the gateway says; empty if it says nothing.
+        priority: its priority, as the gateway writes it; empty the same.
     """
 
     method: str
@@ -66,6 +69,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     asker: str = ""
     upgrade: bool = False
     anywhere: bool = False
+    tenant: str = ""
+    priority: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -137,5 +142,17 @@ class GoDuplex(msgspec.Struct, frozen=True, gc=False):
     """Go on as a `DuplexExchange`: a body of this stream is full duplex."""
 
 
+class WaitForTurn(msgspec.Struct, frozen=True, gc=False):
+    """Wait until the turn has its action, or its time is over (`Exchange.give_up`), and send that action.
+
+    Attributes:
+        turn: the request that waits.
+        extension: seconds that Envoy must be asked to be patient, at once; 0 does not ask.
+    """
+
+    turn: Turn
+    extension: float
+
+
 Event: TypeAlias = RequestHeaders | Message
-Action: TypeAlias = Continue | Refuse | Abort | Ignore | Wait | GoDuplex
+Action: TypeAlias = Continue | Refuse | Abort | Ignore | Wait | WaitForTurn | GoDuplex

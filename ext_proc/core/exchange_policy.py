@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+
 import msgspec
 
 from ext_proc.core.addresses import Network, within
+from ext_proc.core.admission import Admission
 from ext_proc.core.token_hits import TokenSource
+
+HIGHEST_PRIORITY = 100
+"""Also the lowest, below 0."""
+
+NO_PRIORITIES: Mapping[str, int] = {}
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
 class ExchangePolicy(msgspec.Struct, frozen=True):
@@ -19,6 +30,10 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
         collect_bytes: bytes of a request body that are held back until the pick, where holding them back is our part.
         collect_s: seconds for which they are, at most.
         tokens: knows the exact tokens of requests; None where every pool goes by text.
+        admission: lets requests wait whose endpoints are all at their caps; None lets none wait.
+        extension: seconds that Envoy is asked to be patient, beyond the time a request may wait; 0 does not ask.
+        labels: names of the headers that hold the tenant and the priority; empty reads none.
+        priorities: what the names of priorities mean.
     """
 
     refuse_on_failure: bool = False
@@ -28,6 +43,19 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
     show_decisions: bool = False
     networks: tuple[Network, ...] = ()
     tokens: TokenSource | None = None
+    admission: Admission | None = None
+    extension: float = 0.0
+    labels: tuple[str, str] = ("", "")
+    priorities: Mapping[str, int] = NO_PRIORITIES
+
+    def priority(self, text: str) -> int:
+        """Read a priority: one of the names, or a whole number; everything else is 0."""
+        named = self.priorities.get(text)
+        if named is not None:
+            return named
+        if not _NUMBER.fullmatch(text):
+            return 0
+        return min(max(int(text), -HIGHEST_PRIORITY), HIGHEST_PRIORITY)
 
     def explains_to(self, asker: str) -> bool:
         """Tell whether the client at an `ip:port` gets the explanation it asks for; empty if none asks."""

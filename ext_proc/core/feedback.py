@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from ext_proc.core.admission import Admission
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
@@ -44,6 +45,7 @@ class Feedback:
         expectations: Expectations,
         picker: EndpointPicker,
         observer: Observer,
+        admission: Admission | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
@@ -53,6 +55,7 @@ class Feedback:
         self._expectations = expectations
         self._picker = picker
         self._observer = observer
+        self._admission = admission
         self._patience = Patience()
         self.streams = StreamOutcomes()
 
@@ -139,6 +142,7 @@ class Feedback:
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(decision, outcome)
+        self._freed(now)
         return True
 
     def settle_stream(self, outcome: Outcome, now: float) -> bool:
@@ -148,6 +152,13 @@ class Feedback:
             return False
         self.streams.note(outcome.decision_id)
         return True
+
+    def left(self, request_id: str, now: float) -> bool:
+        """Settle the decision of a client that left before Envoy had it; False if there is none to be found."""
+        lease = self._ledger.find(request_id)
+        if lease is None:
+            return False
+        return self.settle(Outcome(decision_id=lease.decision.id, ending=Ending.CLIENT_GONE), now)
 
     def expire(self, now: float) -> int:
         """Settle the leases whose log entry is overdue; return how many there were."""
@@ -159,13 +170,19 @@ class Feedback:
             if self._picker.token_hits is not None:
                 self._picker.token_hits.ended(lease.decision.id, now, computed=True)
             self._observer.finished(lease.decision, lost)
+        self._freed(now)
         return len(overdue)
+
+    def _freed(self, now: float) -> None:
+        """Let whoever waits for a place try; last, so that all that was learnt counts."""
+        if self._admission is not None and len(self._admission):
+            self._admission.dispatch(now)
 
     def _learn(self, lease: Lease, outcome: Outcome, served: Endpoint | None, generated: int | None) -> None:
         """Learn from a good answer what to expect of the next ones."""
         request, learnt, tokens = lease.decision.request, lease.learnt, outcome.usage.prompt_tokens
         expected = self._expectations.known(self._registry.snapshot.known(request.model))
-        expected.learn(generated, outcome.duration)
+        expected.learn(generated, max(outcome.duration - request.waited, 0.0))
         if not tokens or not learnt.chain or request.truncated:
             return
         if learnt.estimated >= _LEAST_COUNTED:
@@ -209,7 +226,8 @@ class Feedback:
         elif ending is Ending.CLIENT_GONE and self._patience.is_exhausted(served.pool, outcome.duration):
             ending = Ending.TIMEOUT
         self._health.note(served, ending, now, lease.decision.decided_at)
-        knowledge.reputations.note(served, ending, now, seconds=outcome.duration, tokens=generated)
+        seconds = max(outcome.duration - lease.decision.request.waited, 0.0)
+        knowledge.reputations.note(served, ending, now, seconds=seconds, tokens=generated)
         if ending is Ending.OK and model in served.models:
             knowledge.served.note(served, model)
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, SubsetEmpty
+from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, Saturated, SubsetEmpty
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation
 from ext_proc.core.pool import Snapshot
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""
+
+
+CAPACITY = "capacity"
+"""Name of the gate that leaves out endpoints at their caps: whom it leaves nobody may wait, all others may not."""
 
 
 class Gate(Protocol):
@@ -101,6 +105,8 @@ def refusal(
     filters: tuple[FilterReport, ...],
 ) -> Refusal:
     """Return what a client is told whose request no endpoint is left for."""
+    if filters[-1].name == CAPACITY:
+        return Saturated("All endpoints of the requested model are busy. Try again later.")
     if subset is not None and (not subset or filters[0].after):
         return SubsetEmpty("No endpoint that the gateway allows can serve this request.")
     if not snapshot.endpoints:

@@ -8,6 +8,7 @@ landing on one endpoint.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import islice
 from math import inf
 
 import msgspec
@@ -17,6 +18,7 @@ from ext_proc.core.model import GENERATING, BlockHash, Decision
 from ext_proc.core.prefill import Prefill
 
 _OVERSTAY = 5.0
+_MOST_SEARCHED = 4096
 _LEAST_STAY = 60.0
 
 
@@ -77,6 +79,7 @@ class Ledger:
     Args:
         timeout: seconds after which a lease without an outcome is given up.
         renewal_timeout: the same once the access log has been seen to renew leases of running requests.
+        limit: leases at most; those beyond it that were not heard of for longest are given up when `expire` is called.
     """
 
     def __init__(
@@ -84,7 +87,9 @@ class Ledger:
         *,
         timeout: float = 900.0,
         renewal_timeout: float = 45.0,
+        limit: int = 100_000,
     ) -> None:
+        self._limit = limit
         self._timeout = timeout
         self._renewal_timeout = renewal_timeout
         self._renewed = False
@@ -95,6 +100,11 @@ class Ledger:
     def __len__(self) -> int:
         """Return the number of open leases."""
         return len(self._leases)
+
+    @property
+    def fill(self) -> float:
+        """How many of the leases that there may be there are, as a share."""
+        return len(self._leases) / self._limit
 
     @property
     def waiting_since(self) -> float | None:
@@ -225,6 +235,11 @@ class Ledger:
             load.cancel(lease.place, lease.prefill.seconds, now)
         return lease
 
+    def find(self, request_id: str) -> Lease | None:
+        """Return the lease of a request by the gateway's name for it; of those heard of lately, some thousands."""
+        lately = islice(reversed(self._leases.values()), _MOST_SEARCHED)
+        return next((lease for lease in lately if lease.decision.request.request_id == request_id), None)
+
     def expire(self, now: float, residence: float = inf) -> list[Lease]:
         """Give up the leases whose outcome is overdue and return them: their log entries were lost.
 
@@ -239,8 +254,9 @@ class Ledger:
         if not self._renewed:
             self._lighten(now - max(_OVERSTAY * residence, _LEAST_STAY), now)
         overdue: list[Lease] = []
+        spare = len(self._leases) - self._limit
         for lease in self._leases.values():
-            if lease.seen_at + limit > now:
+            if lease.seen_at + limit > now and len(overdue) >= spare:
                 break
             if not lease.held or lease.seen_at + self._timeout <= now:
                 overdue.append(lease)

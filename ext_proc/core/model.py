@@ -8,6 +8,8 @@ from typing import TypeAlias
 
 import msgspec
 
+from ext_proc.core.caps import NO_CAPS, Caps
+
 BlockHash: TypeAlias = int
 """One link of a prompt's hash chain (xxh3_64): equal links mean equal prompts up to and including that block."""
 
@@ -89,6 +91,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         prefill_rate: configured prefill speed in tokens per second; None takes the strategy's default.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, as far as that was said of this endpoint.
+        caps: what it may hold at most, as far as that was said of this endpoint.
         name: the `name:port` that it is listed by and was found under; empty where it is listed by its address.
     """
 
@@ -101,6 +104,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
+    caps: Caps = NO_CAPS
     name: str = ""
 
 
@@ -121,6 +125,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         previous_response: id of the response that this request continues (OpenAI Responses API).
         session: a name for the conversation, from a header or the body; empty if nobody gives one.
         request_id: the gateway's x-request-id; empty where it is not forwarded.
+        waited: seconds that it waited here for a place at an endpoint, before the decision.
     """
 
     operation: Operation
@@ -136,6 +141,7 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     previous_response: str | None = None
     session: str = ""
     request_id: str = ""
+    waited: float = 0.0
 
 
 class CostTerms(msgspec.Struct, frozen=True, gc=False):

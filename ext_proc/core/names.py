@@ -46,6 +46,9 @@ ASKER: Final = f"request.headers['{EXPLAIN_PASSED}'] == '1' ? source.address : '
 Unlike a header it cannot be written by a client, whatever the gateway strips.
 """
 
+DROPPED_HEADER: Final = "x-llm-d-request-dropped-reason"
+"""Response header that says why a request was dropped, in the words that gateways of the protocol know."""
+
 DECISION_HEADER: Final = "x-kvpicker-decision"
 EXPLANATION_HEADER: Final = "x-kvpicker-explanation"
 """Response headers that the gateway makes of our metadata."""

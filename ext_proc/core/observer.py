@@ -17,6 +17,9 @@ class Observer(Protocol):
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """A request was answered by kvpicker itself."""
 
+    def waited(self, pool: str, result: str, seconds: float) -> None:
+        """A request waited so long for a place in a pool; `result` says how that ended."""
+
     def passed(self, reason: str) -> None:
         """A request was left to Envoy's fallback policy."""
 
@@ -43,6 +46,9 @@ class NoObserver:
         """Ignore it."""
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
+        """Ignore it."""
+
+    def waited(self, pool: str, result: str, seconds: float) -> None:
         """Ignore it."""
 
     def passed(self, reason: str) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from ext_proc.core.candidates import Candidates, group_by_model, group_by_pool
+from ext_proc.core.caps import NO_CAPS, Caps
 from ext_proc.core.model import NO_LABELS, Endpoint, MetricsSource
 from ext_proc.core.slots import Slots
 
@@ -32,6 +33,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         prefill_rate: prefill speed in tokens per second; None where unknown.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, where that differs from the rest of its pool.
+        caps: what it may hold at most, where that differs from the rest of its pool.
         name: the `name:port` that the address was found under; empty where there is none.
     """
 
@@ -41,6 +43,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     prefill_rate: float | None = None
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
+    caps: Caps = NO_CAPS
     name: str = ""
 
 
@@ -190,7 +193,8 @@ class Registry:
             specs: its endpoints; of two entries with one address the last counts.
             models: what endpoints serve that declare nothing themselves; known even while the pool is empty.
         """
-        wanted = {spec.address: _with_models(spec, models) for spec in specs}
+        copied = msgspec.structs.replace  # labels too, so that the caller may alter them
+        wanted = {s.address: copied(s, models=s.models or models, labels=dict(s.labels)) for s in specs}
         known = self._pool_models.get(pool)
         self._pool_models[pool] = models
         dropped = [address for address, claims in self._claims.items() if pool in claims and address not in wanted]
@@ -327,11 +331,6 @@ class _Entry(msgspec.Struct, frozen=True):
         return bool(before and bases) and before.isdisjoint(bases)
 
 
-def _with_models(spec: EndpointSpec, models: frozenset[str]) -> EndpointSpec:
-    """Copy a spec, labels too, so that the caller's objects may change without changing a snapshot."""
-    return msgspec.structs.replace(spec, models=spec.models or models, labels=dict(spec.labels))
-
-
 def _endpoint(
     spec: EndpointSpec, pool: str, slot: int, generation: int, models: frozenset[str], kv_tokens: int | None = None
 ) -> Endpoint:
@@ -345,5 +344,6 @@ def _endpoint(
         prefill_rate=spec.prefill_rate,
         labels=spec.labels,
         metrics=spec.metrics,
+        caps=spec.caps,
         name=spec.name,
     )

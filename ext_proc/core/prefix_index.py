@@ -98,6 +98,11 @@ class ObservedIndex:
         self._nothing = _Holdings()
         self._total = 0
 
+    @property
+    def fill(self) -> float:
+        """How many of the blocks that it may remember it does, as a share."""
+        return self._total / self._max_blocks
+
     def add(self, slot: int, capacity: int | None = None) -> None:
         """Begin to remember for a slot; `capacity` in tokens. A slot that is known keeps what it holds."""
         held = self._slots.setdefault(slot, _Holdings())

@@ -16,6 +16,7 @@ from ext_proc.core.health_states import HealthStatus
 from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
 from ext_proc.core.signals import EngineSignals, Interval
+from ext_proc.core.waiting_room import Fill
 from ext_proc.ops import families
 from ext_proc.ops.text import printable
 
@@ -83,6 +84,13 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     publishers: Sequence[PublisherState] = ()
 
 
+class Fills(msgspec.Struct, frozen=True):
+    """How full bounded structures are: the waiting room of each pool, and by name the share of their bound."""
+
+    queues: Mapping[str, Fill]
+    ratios: Mapping[str, float]
+
+
 class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     """Where the collector reads what is not counted.
 
@@ -93,6 +101,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
         panics: of each pool, whether ill endpoints are used because there would be too few without them.
         reuse: share of recent prompt tokens that earlier prompts held; None while there were none.
         version: version of kvpicker.
+        fills: how full what has bounds is.
     """
 
     endpoints: Callable[[], Sequence[EndpointStatus]]
@@ -101,6 +110,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     panics: Callable[[], Mapping[str, bool]]
     reuse: Callable[[], float | None]
     version: str
+    fills: Callable[[], Fills] = lambda: Fills({}, {})
 
 
 class KvpickerCollector(Collector):
@@ -136,6 +146,7 @@ class KvpickerCollector(Collector):
             (families.DURATION_SECONDS, metrics.durations),
             (families.FIRST_BYTE_SECONDS, metrics.first_bytes),
             (families.FIRST_TOKEN_SECONDS, metrics.first_tokens),
+            (families.QUEUE_WAIT_SECONDS, metrics.waits),
         ):
             yield _histogram(family, {(model,): histogram for model, histogram in by_model.items()})
 
@@ -144,6 +155,12 @@ class KvpickerCollector(Collector):
         yield _filled(families.LEASES, [((), gauges.leases())])
         yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
+        fills = gauges.fills()
+        yield _filled(families.FILL_RATIO, [((name,), ratio) for name, ratio in fills.ratios.items()])
+        queues = [((printable(pool),), fill) for pool, fill in fills.queues.items()]
+        yield _filled(families.QUEUE_REQUESTS, [(at, fill.requests) for at, fill in queues])
+        yield _filled(families.QUEUE_BYTES, [(at, fill.bytes) for at, fill in queues])
+        yield _filled(families.PROMISES, [(at, fill.promises) for at, fill in queues])
         panics = gauges.panics().items()
         yield _filled(families.HEALTH_PANIC, [((printable(pool),), on) for pool, on in panics])
         reuse = gauges.reuse()

@@ -39,6 +39,11 @@ class DecisionRing(NoObserver):
     def __len__(self) -> int:
         return len(self._decisions)
 
+    @property
+    def fill(self) -> float:
+        """How full it is, in [0, 1]."""
+        return len(self._decisions) / self._capacity
+
     def decided(self, decision: Decision, seconds: float) -> None:  # noqa: ARG002  # the protocol has it
         """Remember a decision and forget the oldest."""
         self._decisions[decision.id] = decision

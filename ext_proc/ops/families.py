@@ -46,6 +46,19 @@ REQUESTS = _counter(
     "requests", "Requests that were given an endpoint, by how they ended.", "model", "operation", "ending"
 )
 REFUSALS = _counter("refusals", "Requests that kvpicker answered itself.", "reason")
+QUEUED = _counter(
+    "queued",
+    "Requests that waited for a place, by how that ended: served, deadline, displaced, gone or stopped.",
+    "pool",
+    "result",
+)
+QUEUE_WAIT_SECONDS = _histogram("queue_wait_seconds", "How long requests waited for a place.", LATENCY_BUCKETS, "pool")
+QUEUE_REQUESTS = _gauge("queue_requests", "Requests that wait for a place.", "pool")
+QUEUE_BYTES = _gauge("queue_bytes", "Bytes held by requests that wait for a place.", "pool")
+PROMISES = _gauge("promises", "Refused requests that were told when to come back and have not yet.", "pool")
+FILL_RATIO = _gauge(
+    "fill_ratio", "How full a bounded structure is, from 0 to 1; of several of a kind the fullest.", "structure"
+)
 PASSED = _counter("passed", "Requests left to Envoy's fallback policy.", "reason")
 DECISIONS = _counter("decisions", "Decisions, by strategy and its reason.", "strategy", "reason")
 DECISION_SECONDS = _histogram("decision_seconds", "What deciding took.", DECISION_BUCKETS)

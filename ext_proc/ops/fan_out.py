@@ -26,6 +26,11 @@ class FanOut:
         for observer in self._observers:
             observer.refused(request, refusal, filters)
 
+    def waited(self, pool: str, result: str, seconds: float) -> None:
+        """Forward it."""
+        for observer in self._observers:
+            observer.waited(pool, result, seconds)
+
     def passed(self, reason: str) -> None:
         """Forward it."""
         for observer in self._observers:

@@ -34,7 +34,8 @@ class Metrics(NoObserver):
         self.first_tokens: dict[str, Histogram] = {}
         self.prediction_errors: dict[tuple[str, str], ErrorShare] = {}
         self._rejected: set[str] = set()
-        self._models = ModelLabels(served)
+        self.models = ModelLabels(served)
+        self.waits: dict[str, Histogram] = {}
         # Looked up once, because each look-up hashes a whole family.
         self._requests = self.tallies[families.REQUESTS]
         self._decisions = self.tallies[families.DECISIONS]
@@ -63,6 +64,11 @@ class Metrics(NoObserver):
         """Count the refusal by its reason."""
         self.tallies[families.REFUSALS].add((refusal.reason,))
 
+    def waited(self, pool: str, result: str, seconds: float) -> None:
+        """Count how a wait for a place ended, and how long it was."""
+        self.tallies[families.QUEUED].add((pool, result))
+        _histogram(self.waits, pool).observe(seconds)
+
     def passed(self, reason: str) -> None:
         """Count the request by why it was passed."""
         self.tallies[families.PASSED].add((reason,))
@@ -73,12 +79,12 @@ class Metrics(NoObserver):
 
     def first_token(self, decision: Decision, seconds: float) -> None:
         """Count the time to the first token."""
-        _histogram(self.first_tokens, self._models.label(decision.request.model)).observe(seconds)
+        _histogram(self.first_tokens, self.models.label(decision.request.model)).observe(seconds)
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Count the request by its ending, its times and its tokens."""
         request = decision.request
-        model = self._models.label(request.model)
+        model = self.models.label(request.model)
         self._requests.counts[model, request.operation, outcome.ending] += 1
         if outcome.ending is Ending.LOST:
             self.tallies[families.LEASES_EXPIRED].add(())

@@ -85,6 +85,11 @@ class ModelLabels:
         self._served = served
         self._labels: dict[str, str] = {}
 
+    @property
+    def fill(self) -> float:
+        """How many of the names that it may keep it does, as a share."""
+        return len(self._labels) / MAX_MODELS
+
     def label(self, model: str | None) -> str:
         """Return the label of a model; `none` for a request without one."""
         if model is None:

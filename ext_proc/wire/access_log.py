@@ -75,7 +75,7 @@ class AccessLogSession:
         metadata = common.metadata.filter_metadata[KVPICKER_NAMESPACE]
         identity = decision_id(metadata.fields[DECISION_KEY].string_value)
         if not identity:
-            return "undecided"
+            return self._undecided(entry, now)
         self._feedback.log_tells(identity, now)
         kind = common.access_log_type
         if kind == _PERIODIC:
@@ -85,6 +85,15 @@ class AccessLogSession:
         if self._feedback.settle(read_outcome(entry, identity), now):
             return "settled"
         return self._stranger(identity)
+
+    def _undecided(self, entry: HTTPAccessLogEntry, now: float) -> str:
+        """Settle the decision of a client that left as its pick was on the way, which only the request's name joins."""
+        common = entry.common_properties
+        if common.response_flags and common.access_log_type in _END_TYPES and _ending(entry, 0) is Ending.CLIENT_GONE:
+            request_id = entry.request.request_id or common.stream_id
+            if request_id and self._feedback.left(request_id, now):
+                return "settled"
+        return "undecided"
 
     def _stranger(self, identity: str) -> str:
         if identity in self._feedback.streams:

@@ -16,6 +16,7 @@ from ext_proc.core.names import (
     ASKER,
     DECISION_KEY,
     DESTINATION,
+    DROPPED_HEADER,
     EXPLANATION_HEADER,
     EXPLANATION_KEY,
     KVPICKER_NAMESPACE,
@@ -40,15 +41,23 @@ _WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
 
 
-def decode(message: bytes) -> Event | None:
+_NO_LABELS = ("", "")
+_LONGEST_LABEL = 256
+
+
+def decode(message: bytes, labels: tuple[str, str] = _NO_LABELS) -> Event | None:
     """Read a ProcessingRequest; None for a kind of message that is not known here.
+
+    Args:
+        message: its bytes.
+        labels: names of the headers that hold the tenant and the priority; empty reads none.
 
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
     if message.startswith(_HEADERS_FIELD) and len(message) <= _LONGEST_KEPT:
-        return _decode_short(message)
-    return _slice_body(message) or _decode(message)
+        return _decode_short(message, labels)
+    return _slice_body(message) or _decode(message, labels)
 
 
 _HEADERS_FIELD = b"\x12"
@@ -58,30 +67,30 @@ _NO_UUID = b"0" * _UUID
 _REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
 
 
-def _decode_short(message: bytes) -> Event | None:
+def _decode_short(message: bytes, labels: tuple[str, str]) -> Event | None:
     """Decode headers; but for the request id, which changes nothing else, a client's messages are alike to the byte."""
     before, field, rest = message.partition(_REQUEST_ID_FIELD)
     if not field:
-        return _decode_kept(message)
-    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:])
+        return _decode_kept(message, labels)
+    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:], labels)
     if not isinstance(event, RequestHeaders):
         return event
     return msgspec.structs.replace(event, request_id=rest[:_UUID].decode("ascii", "replace"))
 
 
 @functools.lru_cache(maxsize=1024)
-def _decode_kept(message: bytes) -> Event | None:
-    return _decode(message)
+def _decode_kept(message: bytes, labels: tuple[str, str]) -> Event | None:
+    return _decode(message, labels)
 
 
-def _decode(message: bytes) -> Event | None:
+def _decode(message: bytes, labels: tuple[str, str]) -> Event | None:
     request = ProcessingRequest.FromString(message)
     name = request.WhichOneof("request")
     if name == "request_body":
         body = request.request_body
         return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream, modes=_modes(request))
     if name == "request_headers":
-        return _decode_headers(request)
+        return _decode_headers(request, labels)
     if name == "response_body":
         piece = request.response_body
         return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, served_by(request), _modes(request))
@@ -129,11 +138,12 @@ def read_varint(message: bytes, position: int) -> tuple[int, int]:
     return len(message), len(message)
 
 
-def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
+def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> RequestHeaders:
+    tenant, priority = labels
     values: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
         key = header.key
-        if key in _WANTED:
+        if key in _WANTED or (key and key in labels):
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
     protocol = request.protocol_config
@@ -150,6 +160,8 @@ def _decode_headers(request: ProcessingRequest) -> RequestHeaders:
         request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
         asker=_asker(request) if request.attributes else "",
         upgrade=method == "CONNECT" or any(name in values for name in UPGRADE_HEADERS),
+        tenant=get(tenant, "")[:_LONGEST_LABEL],
+        priority=get(priority, "")[:_LONGEST_LABEL].strip(),
     )
 
 
@@ -279,10 +291,19 @@ def encode_refusal(action: Refuse) -> bytes:
     immediate.headers.set_headers.append(_header("content-type", b"application/json"))
     if refusal.retry_after is not None:
         immediate.headers.set_headers.append(_header("retry-after", str(refusal.retry_after).encode()))
+    if refusal.dropped is not None:
+        immediate.headers.set_headers.append(_header(DROPPED_HEADER, refusal.dropped.encode()))
     if action.explanation:
         immediate.headers.set_headers.append(_header(EXPLANATION_HEADER, action.explanation.encode()))
     # Tells the local-reply rules of Envoy that this body has its shape already.
     response.dynamic_metadata.update({KVPICKER_NAMESPACE: {REFUSED_KEY: refusal.reason}})
+    return response.SerializeToString()
+
+
+def encode_patience(seconds: float) -> bytes:
+    """Write the message that asks Envoy to wait so long for the answer that follows."""
+    response = ProcessingResponse()
+    response.override_message_timeout.FromNanoseconds(round(seconds * 1e9))
     return response.SerializeToString()
 
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Sequence
 
 import grpc
 
 from ext_proc.core.duplex import DuplexExchange, Side
 from ext_proc.core.duplex_messages import DuplexAction, Pass
-from ext_proc.core.exchange_messages import Abort, Continue, Event, Refuse, Wait
-from ext_proc.wire.codec import Encoder, encode_refusal
+from ext_proc.core.exchange_messages import Abort, Continue, Event, Refuse, Wait, WaitForTurn
+from ext_proc.core.turn import Turn
+from ext_proc.wire.codec import Encoder, encode_patience, encode_refusal
 from ext_proc.wire.duplex_codec import decode_duplex, encode_passing, encode_piece, slice_piece
 from ext_proc.wire.transport import Later, Reply
+from ext_proc.wire.turns import await_turn
 
 _NOTHING = Reply()
 
@@ -51,16 +54,22 @@ class DuplexSession:
         if not actions:
             return self._silence()
         first = actions[0]
-        if isinstance(first, Pass) and len(actions) == 1:
-            return Reply(encode_piece(first), joined=self._exchange.response is not Side.OPEN)
         if isinstance(first, Wait):
             return self._resume(first)
-        if isinstance(first, Refuse):
-            return Reply(encode_refusal(first), True)
-        if isinstance(first, Abort):
-            return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, first.message)
+        if not isinstance(first, Pass | Continue):
+            return self._stand_alone(first)
+        if isinstance(first, Pass) and len(actions) == 1:
+            return Reply(encode_piece(first), joined=self._exchange.response is not Side.OPEN)
         messages = [self._encode(action) for action in actions]
         return Reply(messages[0], more=tuple(messages[1:]))
+
+    def _stand_alone(self, action: WaitForTurn | Refuse | Abort) -> Reply:
+        if isinstance(action, WaitForTurn):
+            message = encode_patience(action.extension) if action.extension else None
+            return Reply(message, then=functools.partial(self._await_turn, action.turn))
+        if isinstance(action, Refuse):
+            return Reply(encode_refusal(action), True)
+        return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, action.message)
 
     def _silence(self) -> Reply:
         seconds = self._exchange.patience()
@@ -71,6 +80,11 @@ class DuplexSession:
 
     async def _resume(self, wait: Wait) -> Reply:
         reply = self._reply(self._exchange.resume(await wait.found))
+        return reply if isinstance(reply, Reply) else await reply
+
+    async def _await_turn(self, turn: Turn) -> Reply:
+        await await_turn(turn, self._exchange.give_up)
+        reply = self._reply(self._exchange.turned(turn.action))
         return reply if isinstance(reply, Reply) else await reply
 
     def _encode(self, action: DuplexAction) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Awaitable, Callable
 
 import grpc
@@ -9,12 +10,14 @@ from google.protobuf.message import DecodeError
 
 from ext_proc.core.duplex import DuplexExchange
 from ext_proc.core.exchange import Exchange, State
-from ext_proc.core.exchange_messages import Abort, Action, Continue, GoDuplex, Ignore, Refuse, Wait
+from ext_proc.core.exchange_messages import Abort, Action, Continue, GoDuplex, Ignore, Refuse, Wait, WaitForTurn
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
-from ext_proc.wire.codec import Encoder, decode, encode_refusal
+from ext_proc.core.turn import Turn
+from ext_proc.wire.codec import Encoder, decode, encode_patience, encode_refusal
 from ext_proc.wire.duplex import DuplexSession
 from ext_proc.wire.transport import Method, Reply
+from ext_proc.wire.turns import await_turn
 
 _NOTHING = Reply()
 
@@ -31,11 +34,11 @@ class ExtProcSession:
         self._duplex: DuplexSession | None = None
 
     def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
-        """Answer one ProcessingRequest; one whose prompt is looked up elsewhere is answered after that."""
+        """Answer one ProcessingRequest; one that must wait, for tokens or for its turn, is answered after that."""
         try:
             if self._duplex is not None:
                 return self._duplex.receive(message)
-            event = decode(message)
+            event = decode(message, self._exchange.labels)
         except DecodeError as error:
             self._observer.failed("not_a_processing_request", error)
             return Reply(None, True, grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
@@ -45,10 +48,21 @@ class ExtProcSession:
         if isinstance(action, GoDuplex):
             self._duplex = DuplexSession(DuplexExchange(self._exchange), self._encoder.in_duplex)
             return self._duplex.begin(event)
-        return self._resume(action) if isinstance(action, Wait) else self._reply(action)
+        if isinstance(action, Wait):
+            return self._resume(action)
+        return self._wait(action) if isinstance(action, WaitForTurn) else self._reply(action)
 
     async def _resume(self, wait: Wait) -> Reply:
-        return self._reply(self._exchange.resume(await wait.found))
+        action = self._exchange.resume(await wait.found)
+        return self._wait(action) if isinstance(action, WaitForTurn) else self._reply(action)
+
+    def _wait(self, action: WaitForTurn) -> Reply:
+        message = encode_patience(action.extension) if action.extension else None
+        return Reply(message, then=functools.partial(self._await_turn, action.turn))
+
+    async def _await_turn(self, turn: Turn) -> Reply:
+        await await_turn(turn, self._exchange.give_up)
+        return self._reply(turn.action)
 
     def _reply(self, action: Action) -> Reply:
         if isinstance(action, Continue):

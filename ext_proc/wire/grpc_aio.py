@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import grpc
 import grpc.aio
 
-from ext_proc.wire.transport import FAULT, OPTIONS, Later, Method, Reply, Session, Waiting, report_fault
+from ext_proc.wire.transport import FAULT, OPTIONS, Method, Reply, Session, Waiting, report_fault
 
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is generic in stubs only
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
@@ -56,11 +56,29 @@ def _end(stream: _Ended) -> None:
         stream.set_result(None)
 
 
-async def _read_optional(context: _Context, waiting: Waiting[_Ended]) -> Any:
+async def _second(answer: Awaitable[Reply], read: asyncio.Future[Any]) -> Reply | None:
+    """Await an answer, or that the peer no longer waits for it: it may say so by nothing but its half-close."""
+    read.add_done_callback(_heed)
+    answering = asyncio.ensure_future(answer)
+    try:
+        await asyncio.wait((answering, read), return_when=asyncio.FIRST_COMPLETED)
+        if not answering.done() and read.result() is grpc.aio.EOF:
+            return None
+        return await answering
+    finally:
+        answering.cancel()
+
+
+def _heed(read: asyncio.Future[Any]) -> None:
+    """Take note of how a read ended: nobody may be left to ask for it."""
+    if not read.cancelled():
+        read.exception()
+
+
+async def _read_optional(reading: asyncio.Future[Any], waiting: Waiting[_Ended]) -> Any:
     """Return the next message, or None once the stream is to end without it."""
     ended: _Ended = asyncio.get_running_loop().create_future()
-    reading = asyncio.ensure_future(context.read())
-    reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody may be left to ask for it
+    reading.add_done_callback(_heed)
     waiting.add(ended)
     try:
         await asyncio.wait((reading, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -120,7 +138,7 @@ class _Talk:
     """One stream while it runs.
 
     Attributes:
-        delivered: whether the last answer was written.
+        delivered: whether the last answer was written, and none is awaited.
         finished: what ended the stream from our side, without its message; None if we did not.
     """
 
@@ -130,6 +148,7 @@ class _Talk:
         self._session = session
         self._context = context
         self._waiting = waiting
+        self._reading: asyncio.Future[Any] | None = None
 
     async def run(self) -> None:
         """Answer every message, until one side ends the stream."""
@@ -141,28 +160,38 @@ class _Talk:
             reply = await self._say(self._session.receive(message))
 
     async def _read(self, after: Reply) -> Any:
+        """Return the next message; None once it is not to be awaited."""
         if after.later is not None:
-            return await self._read_before(after.later)
-        if not after.optional:
-            return await self._context.read()
-        message = await _read_optional(self._context, self._waiting)
-        if message is None:
-            self.finished = Reply()
-        return message
+            done, _ = await asyncio.wait((self._read_ahead(),), timeout=after.later.seconds)
+            if not done:
+                await self._say(after.later.ask())
+        elif after.optional:
+            message = await _read_optional(self._read_ahead(), self._waiting)
+            self._reading = None
+            if message is None:
+                self.finished = Reply()
+            return message
+        if self.finished is not None:
+            return None
+        reading, self._reading = self._reading, None
+        return await (self._context.read() if reading is None else reading)
 
-    async def _read_before(self, later: Later) -> Any:
-        """Read a message; if it is late, say first what answers none."""
-        reading = asyncio.ensure_future(self._context.read())
-        reading.add_done_callback(lambda read: read.cancelled() or read.exception())  # nobody may be left to ask for it
-        done, _ = await asyncio.wait((reading,), timeout=later.seconds)
-        if not done:
-            await self._say(later.ask())
-            if self.finished is not None:
-                return None
-        return await reading
+    def _read_ahead(self) -> asyncio.Future[Any]:
+        """Begin to read, unless that is under way."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._context.read())
+            self._reading.add_done_callback(_heed)
+        return self._reading
 
     async def _say(self, asked: Reply | Awaitable[Reply]) -> Reply:
+        self.delivered = self.delivered and isinstance(asked, Reply)  # whatever is decided meanwhile
         reply = asked if isinstance(asked, Reply) else await asked
+        if reply.then is not None:
+            self.delivered = False
+            if reply.message is not None:
+                await self._context.write(reply.message)
+            second = await _second(reply.then(), self._read_ahead())
+            reply = Reply(None, True, grpc.StatusCode.CANCELLED) if second is None else second
         if reply.message is not None:
             self.delivered = False
             await self._context.write(reply.message)

@@ -40,13 +40,14 @@ class Stream:
         "_begun",
         "_call",
         "_delivered",
-        "_held",
+        "_kept",
         "_more",
         "_optional",
+        "_overhearing",
         "_session",
         "_task",
+        "_then",
         "_timer",
-        "_unasked",
         "_waiting",
     )
 
@@ -56,12 +57,13 @@ class Stream:
         self._optional = False
         self._begun = False
         self._delivered = True
-        self._more: Iterator[bytes] = _NO_MORE
-        self._timer: asyncio.TimerHandle | None = None
-        self._unasked = False  # a reply that answers no message is under way, and the next read is too
-        self._held: Event | None = None
         self._session: Session | None = None
         self._task: asyncio.Future[Reply] | None = None
+        self._then: Callable[[], Awaitable[Reply]] | None = None
+        self._overhearing = False
+        self._kept: bytes | None = None
+        self._more: Iterator[bytes] = _NO_MORE
+        self._timer: asyncio.TimerHandle | None = None
         call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
         try:
             self._session = open_session()
@@ -71,58 +73,51 @@ class Stream:
             self._read()
 
     def _read(self) -> None:
+        if self._overhearing:  # this read is under way
+            self._overhearing = False
+            return
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            self._take(kept)
+            return
         self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._received)
 
     def _received(self, event: Event) -> None:
         """Take the peer's message, None at its half-close; the first answer completes with the read behind it."""
+        if self._overhearing:
+            self._overheard(event)
+            return
         if not event.success:
             self._close()
-            return
-        if self._unasked:
-            self._held = event
             return
         self._delivered = True
         self._waits_no_more()
         self._hurries_no_more()
         message = event.batch_operations[-1].message()
-        session = self._session
-        if session is None:
+        if self._session is None:
             return
         if message is None:
             self._finish(self._close())
-            return
-        try:
-            self._take(session.receive(message))
-        except Exception as error:  # noqa: BLE001  as above
-            self._fail(error)
-
-    def _take(self, reply: Reply | Awaitable[Reply]) -> None:
-        if isinstance(reply, Reply):
-            self._answer(reply)
         else:
-            self._task = asyncio.ensure_future(reply)
-            self._task.add_done_callback(self._waited)
+            self._take(message)
 
-    def _elapsed(self, later: Later) -> None:
-        """Ask for what is to be said unasked, while the read goes on; what that brings must wait for its turn."""
-        self._timer = None
-        if self._session is None:
+    def _take(self, message: bytes) -> None:
+        session = self._session
+        if session is None:
             return
-        self._unasked = True
         try:
-            self._take(later.ask())
+            reply = session.receive(message)
+            if isinstance(reply, Reply):
+                self._answer(reply)
+            else:
+                self._await(reply)
         except Exception as error:  # noqa: BLE001  as above
             self._fail(error)
 
-    def _next(self) -> None:
-        """Read on, or go on with what was read meanwhile."""
-        if not self._unasked:
-            self._read()
-            return
-        self._unasked = False
-        held, self._held = self._held, None
-        if held is not None:
-            self._received(held)
+    def _await(self, reply: Awaitable[Reply]) -> None:
+        self._delivered = False  # whatever is decided meanwhile
+        self._task = asyncio.ensure_future(reply)
+        self._task.add_done_callback(self._waited)
 
     def _waited(self, task: asyncio.Future[Reply]) -> None:
         self._task = None
@@ -135,13 +130,15 @@ class Stream:
             self._answer(task.result())
 
     def _answer(self, reply: Reply) -> None:
-        if reply.finished:
+        if reply.then is not None:
+            self._answer_first(reply.message, reply.then)
+        elif reply.finished:
             self._finish(reply)
         elif reply.message is None:
             if reply.later is not None:
                 loop = asyncio.get_running_loop()
                 self._timer = loop.call_later(reply.later.seconds, self._elapsed, reply.later)
-            self._next()
+            self._read()
         else:
             self._send(reply.message, reply)
 
@@ -149,7 +146,7 @@ class Stream:
         operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
         if not self._begun:
             operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
-        if self._unasked or reply.more or (self._begun and not reply.joined):
+        if self._overhearing or self._kept is not None or reply.more or (self._begun and not reply.joined):
             # Not together with the next read: that may end with the stream, and hide that this was written.
             self._delivered = False
             self._optional = reply.optional
@@ -161,6 +158,61 @@ class Stream:
             self._start(operations, self._received)
         self._begun = True
 
+    def _elapsed(self, later: Later) -> None:
+        """Ask for what is to be said unasked, while the read goes on."""
+        self._timer = None
+        if self._session is None:
+            return
+        self._overhearing = True
+        try:
+            reply = later.ask()
+            if isinstance(reply, Reply):
+                self._answer(reply)
+            else:
+                self._await(reply)
+        except Exception as error:  # noqa: BLE001  as above
+            self._fail(error)
+
+    def _answer_first(self, message: bytes | None, then: Callable[[], Awaitable[Reply]]) -> None:
+        """Send a message, and when it is out await another: a call sends one at a time."""
+        self._delivered = False  # whatever is decided meanwhile
+        self._then = then
+        operations = [] if self._begun else [cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS)]
+        if message is not None:
+            operations.append(cygrpc.SendMessageOperation(message, _NO_FLAGS))
+        self._begun = True
+        if operations:
+            self._start(operations, self._sent_first)
+        else:
+            self._await_second()
+
+    def _sent_first(self, event: Event) -> None:
+        if event.success and self._call is not None:
+            self._await_second()
+        else:
+            self._then = None
+            self._close()
+
+    def _await_second(self) -> None:
+        """Read on meanwhile: a peer that no longer waits may say so by nothing but its half-close."""
+        then, self._then = self._then, None
+        if then is None or self._session is None:
+            return
+        self._await(then())
+        if self._overhearing:  # this read is under way
+            return
+        self._overhearing = True
+        self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._overheard)
+
+    def _overheard(self, event: Event) -> None:
+        if not self._overhearing:  # the answer is out, and this the next message
+            self._received(event)
+            return
+        self._overhearing = False
+        self._kept = event.batch_operations[-1].message() if event.success else None
+        if self._kept is None and self._task is not None:
+            self._task.cancel()
+
     def _written(self, event: Event) -> None:
         if not event.success:
             self._close()
@@ -170,7 +222,7 @@ class Stream:
             self._start((cygrpc.SendMessageOperation(message, _NO_FLAGS),), self._written)
             return
         self._delivered = True
-        self._next()
+        self._read()
         if self._optional and self._call is not None:
             self._waiting.add(self)
 
@@ -199,7 +251,6 @@ class Stream:
     def _over(self, _event: Event) -> None:
         """Let the call go, which the library waits for; batches that are still open complete by themselves."""
         self._call = None
-        self._held = None
         self._waits_no_more()
         self._hurries_no_more()
         if self._task is not None:

@@ -50,6 +50,8 @@ class Reply(NamedTuple):
         joined: True if nobody needs to know whether this answer was written, so that it may go out together with the
             next read; heeded from the second answer of a stream on.
         later: what to do if no message comes after this reply.
+        then: makes a second answer to the same message, to be awaited once this one is sent; the next message is not
+            answered before that. A peer that half-closes meanwhile is gone, and gets nothing.
     """
 
     message: bytes | None = None
@@ -60,6 +62,7 @@ class Reply(NamedTuple):
     more: tuple[bytes, ...] = ()
     joined: bool = False
     later: Later | None = None
+    then: Callable[[], Awaitable[Reply]] | None = None
 
 
 class Session(Protocol):
@@ -69,7 +72,7 @@ class Session(Protocol):
         """Take one message; an answer that must wait is awaited by the transport."""
 
     def close(self, *, delivered: bool) -> Reply:
-        """End, however the stream ended; `delivered` tells whether the last answer was written.
+        """End, however the stream ended; `delivered` tells whether the last answer was written, and none is awaited.
 
         The reply is sent if the peer half-closed in good order, and dropped otherwise.
         """

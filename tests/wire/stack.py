@@ -112,6 +112,7 @@ async def running_stack(
     pool: str = "",
     health: str = "{}",
     transport: str = "auto",
+    own_envoy: bool = False,
     **options: Any,
 ) -> AsyncIterator[Stack]:
     """Start engines, kvpicker and Envoy, and stop them in the end.
@@ -124,6 +125,7 @@ async def running_stack(
         pool: further YAML lines of the pool.
         health: YAML of the section `health`.
         transport: how kvpicker speaks gRPC.
+        own_envoy: True if `pool` holds the section `envoy` too.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
     stack = Stack(folder)
@@ -140,7 +142,7 @@ listen: ["127.0.0.1:0"]
 transport: {transport}
 admin: {{listen: "127.0.0.1:0", token_file: {stack.token_file}}}
 drain_s: 0
-envoy: {{endpoints_file: {stack.eds_file}}}
+{"" if own_envoy else f"envoy: {{endpoints_file: {stack.eds_file}}}"}
 health: {health}
 pools:
   main:

@@ -25,10 +25,11 @@ _sym_db = _symbol_database.Default()
 from ext_proc.wire._pb import core_pb2 as ext__proc_dot_wire_dot___pb_dot_core__pb2
 from ext_proc.wire._pb import http_status_pb2 as ext__proc_dot_wire_dot___pb_dot_http__status__pb2
 from ext_proc.wire._pb import processing_mode_pb2 as ext__proc_dot_wire_dot___pb_dot_processing__mode__pb2
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n ext_proc/wire/_pb/ext_proc.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x1c\x65xt_proc/wire/_pb/core.proto\x1a#ext_proc/wire/_pb/http_status.proto\x1a\'ext_proc/wire/_pb/processing_mode.proto\x1a\x1cgoogle/protobuf/struct.proto\"V\n\x0bHttpHeaders\x12\x30\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"A\n\x0cHttpTrailers\x12\x31\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\"\xde\x01\n\x15ProtocolConfiguration\x12\x61\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x62\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\"\xea\x05\n\x11ProcessingRequest\x12\x41\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12\x42\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12;\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12<\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12\x43\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x44\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x38\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.Metadata\x12P\n\nattributes\x18\t \x03(\x0b\x32<.envoy.service.ext_proc.v3.ProcessingRequest.AttributesEntry\x12\x1a\n\x12observability_mode\x18\n \x01(\x08\x12I\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfiguration\x1aJ\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct:\x02\x38\x01\x42\t\n\x07request\"f\n\x0eHeaderMutation\x12<\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t\"T\n\x0e\x43ommonResponse\x12\x42\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"N\n\x0fHeadersResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"K\n\x0c\x42odyResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"V\n\x10TrailersResponse\x12\x42\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"\x99\x01\n\x11ImmediateResponse\x12)\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatus\x12:\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"\x96\x05\n\x12ProcessingResponse\x12\x45\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12\x46\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12?\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12@\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12G\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12H\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12J\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12P\n\rmode_override\x18\t \x01(\x0b\x32\x39.envoy.extensions.filters.http.ext_proc.v3.ProcessingModeB\n\n\x08response2\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n ext_proc/wire/_pb/ext_proc.proto\x12\x19\x65nvoy.service.ext_proc.v3\x1a\x1c\x65xt_proc/wire/_pb/core.proto\x1a#ext_proc/wire/_pb/http_status.proto\x1a\'ext_proc/wire/_pb/processing_mode.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\"V\n\x0bHttpHeaders\x12\x30\n\x07headers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\x12\x15\n\rend_of_stream\x18\x03 \x01(\x08\"/\n\x08HttpBody\x12\x0c\n\x04\x62ody\x18\x01 \x01(\x0c\x12\x15\n\rend_of_stream\x18\x02 \x01(\x08\"A\n\x0cHttpTrailers\x12\x31\n\x08trailers\x18\x01 \x01(\x0b\x32\x1f.envoy.config.core.v3.HeaderMap\"\xde\x01\n\x15ProtocolConfiguration\x12\x61\n\x11request_body_mode\x18\x01 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\x12\x62\n\x12response_body_mode\x18\x02 \x01(\x0e\x32\x46.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode.BodySendMode\"\xea\x05\n\x11ProcessingRequest\x12\x41\n\x0frequest_headers\x18\x02 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12\x42\n\x10response_headers\x18\x03 \x01(\x0b\x32&.envoy.service.ext_proc.v3.HttpHeadersH\x00\x12;\n\x0crequest_body\x18\x04 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12<\n\rresponse_body\x18\x05 \x01(\x0b\x32#.envoy.service.ext_proc.v3.HttpBodyH\x00\x12\x43\n\x10request_trailers\x18\x06 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x44\n\x11response_trailers\x18\x07 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.HttpTrailersH\x00\x12\x38\n\x10metadata_context\x18\x08 \x01(\x0b\x32\x1e.envoy.config.core.v3.Metadata\x12P\n\nattributes\x18\t \x03(\x0b\x32<.envoy.service.ext_proc.v3.ProcessingRequest.AttributesEntry\x12\x1a\n\x12observability_mode\x18\n \x01(\x08\x12I\n\x0fprotocol_config\x18\x0b \x01(\x0b\x32\x30.envoy.service.ext_proc.v3.ProtocolConfiguration\x1aJ\n\x0f\x41ttributesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12&\n\x05value\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct:\x02\x38\x01\x42\t\n\x07request\"f\n\x0eHeaderMutation\x12<\n\x0bset_headers\x18\x01 \x03(\x0b\x32\'.envoy.config.core.v3.HeaderValueOption\x12\x16\n\x0eremove_headers\x18\x02 \x03(\t\"T\n\x0e\x43ommonResponse\x12\x42\n\x0fheader_mutation\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"N\n\x0fHeadersResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"K\n\x0c\x42odyResponse\x12;\n\x08response\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.CommonResponse\"V\n\x10TrailersResponse\x12\x42\n\x0fheader_mutation\x18\x01 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\"\x99\x01\n\x11ImmediateResponse\x12)\n\x06status\x18\x01 \x01(\x0b\x32\x19.envoy.type.v3.HttpStatus\x12:\n\x07headers\x18\x02 \x01(\x0b\x32).envoy.service.ext_proc.v3.HeaderMutation\x12\x0c\n\x04\x62ody\x18\x03 \x01(\x0c\x12\x0f\n\x07\x64\x65tails\x18\x05 \x01(\t\"\xd3\x05\n\x12ProcessingResponse\x12\x45\n\x0frequest_headers\x18\x01 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12\x46\n\x10response_headers\x18\x02 \x01(\x0b\x32*.envoy.service.ext_proc.v3.HeadersResponseH\x00\x12?\n\x0crequest_body\x18\x03 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12@\n\rresponse_body\x18\x04 \x01(\x0b\x32\'.envoy.service.ext_proc.v3.BodyResponseH\x00\x12G\n\x10request_trailers\x18\x05 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12H\n\x11response_trailers\x18\x06 \x01(\x0b\x32+.envoy.service.ext_proc.v3.TrailersResponseH\x00\x12J\n\x12immediate_response\x18\x07 \x01(\x0b\x32,.envoy.service.ext_proc.v3.ImmediateResponseH\x00\x12\x31\n\x10\x64ynamic_metadata\x18\x08 \x01(\x0b\x32\x17.google.protobuf.Struct\x12P\n\rmode_override\x18\t \x01(\x0b\x32\x39.envoy.extensions.filters.http.ext_proc.v3.ProcessingMode\x12;\n\x18override_message_timeout\x18\n \x01(\x0b\x32\x19.google.protobuf.DurationB\n\n\x08response2\x7f\n\x11\x45xternalProcessor\x12j\n\x07Process\x12,.envoy.service.ext_proc.v3.ProcessingRequest\x1a-.envoy.service.ext_proc.v3.ProcessingResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,32 +38,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._loaded_options = None
   _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_options = b'8\001'
-  _globals['_HTTPHEADERS']._serialized_start=201
-  _globals['_HTTPHEADERS']._serialized_end=287
-  _globals['_HTTPBODY']._serialized_start=289
-  _globals['_HTTPBODY']._serialized_end=336
-  _globals['_HTTPTRAILERS']._serialized_start=338
-  _globals['_HTTPTRAILERS']._serialized_end=403
-  _globals['_PROTOCOLCONFIGURATION']._serialized_start=406
-  _globals['_PROTOCOLCONFIGURATION']._serialized_end=628
-  _globals['_PROCESSINGREQUEST']._serialized_start=631
-  _globals['_PROCESSINGREQUEST']._serialized_end=1377
-  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_start=1292
-  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_end=1366
-  _globals['_HEADERMUTATION']._serialized_start=1379
-  _globals['_HEADERMUTATION']._serialized_end=1481
-  _globals['_COMMONRESPONSE']._serialized_start=1483
-  _globals['_COMMONRESPONSE']._serialized_end=1567
-  _globals['_HEADERSRESPONSE']._serialized_start=1569
-  _globals['_HEADERSRESPONSE']._serialized_end=1647
-  _globals['_BODYRESPONSE']._serialized_start=1649
-  _globals['_BODYRESPONSE']._serialized_end=1724
-  _globals['_TRAILERSRESPONSE']._serialized_start=1726
-  _globals['_TRAILERSRESPONSE']._serialized_end=1812
-  _globals['_IMMEDIATERESPONSE']._serialized_start=1815
-  _globals['_IMMEDIATERESPONSE']._serialized_end=1968
-  _globals['_PROCESSINGRESPONSE']._serialized_start=1971
-  _globals['_PROCESSINGRESPONSE']._serialized_end=2633
-  _globals['_EXTERNALPROCESSOR']._serialized_start=2635
-  _globals['_EXTERNALPROCESSOR']._serialized_end=2762
+  _globals['_HTTPHEADERS']._serialized_start=233
+  _globals['_HTTPHEADERS']._serialized_end=319
+  _globals['_HTTPBODY']._serialized_start=321
+  _globals['_HTTPBODY']._serialized_end=368
+  _globals['_HTTPTRAILERS']._serialized_start=370
+  _globals['_HTTPTRAILERS']._serialized_end=435
+  _globals['_PROTOCOLCONFIGURATION']._serialized_start=438
+  _globals['_PROTOCOLCONFIGURATION']._serialized_end=660
+  _globals['_PROCESSINGREQUEST']._serialized_start=663
+  _globals['_PROCESSINGREQUEST']._serialized_end=1409
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_start=1324
+  _globals['_PROCESSINGREQUEST_ATTRIBUTESENTRY']._serialized_end=1398
+  _globals['_HEADERMUTATION']._serialized_start=1411
+  _globals['_HEADERMUTATION']._serialized_end=1513
+  _globals['_COMMONRESPONSE']._serialized_start=1515
+  _globals['_COMMONRESPONSE']._serialized_end=1599
+  _globals['_HEADERSRESPONSE']._serialized_start=1601
+  _globals['_HEADERSRESPONSE']._serialized_end=1679
+  _globals['_BODYRESPONSE']._serialized_start=1681
+  _globals['_BODYRESPONSE']._serialized_end=1756
+  _globals['_TRAILERSRESPONSE']._serialized_start=1758
+  _globals['_TRAILERSRESPONSE']._serialized_end=1844
+  _globals['_IMMEDIATERESPONSE']._serialized_start=1847
+  _globals['_IMMEDIATERESPONSE']._serialized_end=2000
+  _globals['_PROCESSINGRESPONSE']._serialized_start=2003
+  _globals['_PROCESSINGRESPONSE']._serialized_end=2726
+  _globals['_EXTERNALPROCESSOR']._serialized_start=2728
+  _globals['_EXTERNALPROCESSOR']._serialized_end=2855
 # @@protoc_insertion_point(module_scope)

@@ -56,6 +56,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "ipv6": {"listen": "[::1]:8080", "endpoints": ("[fd00::10]:8000",)},
     "no admin": {"admin": None},
     "sessions": {"session_header": "x-thread", "session_cookie": "chat_id"},
+    "waiting": {"tenant_header": "X-Tenant", "priority_header": "x-priority", "max_message_timeout": 3600.0},
+    "no waiting": {"max_message_timeout": 0.0},
     "first token": {"first_token": True, "failure_mode": "closed"},
     "small": {"body_limit": 1000, "retries": 0, "log_buffer": 1, "message_timeout": 0.2},
 }

@@ -86,3 +86,10 @@ def test_a_credential_is_no_name_of_a_session(name: str) -> None:
 def test_a_header_that_only_sounds_alike_is_allowed() -> None:
     """Only what carries credentials as a rule is refused."""
     assert EnvoyOptions(session_header="x-thread-cookie").session_header == "x-thread-cookie"
+
+
+@pytest.mark.parametrize("option", ["tenant_header", "priority_header"])
+def test_tenants_are_not_named_by_credentials(option: str) -> None:
+    """A key would be sent to kvpicker; a hash of it in another header will do."""
+    with pytest.raises(ConfigError, match=f"{option}: `X-Api-Key` carries credentials"):
+        EnvoyOptions(**{option: "X-Api-Key"})

@@ -7,7 +7,8 @@ import pytest
 from ext_proc.core import errors
 from ext_proc.core.errors import ConfigError, KvpickerError, Refusal
 
-REFUSALS = Refusal.__subclasses__()
+OVERLOADS = errors.Overload.__subclasses__()
+REFUSALS = [kind for kind in Refusal.__subclasses__() if kind is not errors.Overload] + OVERLOADS
 
 
 @pytest.mark.parametrize("kind", REFUSALS)

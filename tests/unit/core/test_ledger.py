@@ -166,6 +166,19 @@ def test_leases_without_an_outcome_expire(ledger: Ledger) -> None:
     assert (len(ledger), ledger.load(A.slot).in_flight) == (1, 1)
 
 
+def test_leases_are_bounded() -> None:
+    """Of more than there may be, those not heard of for longest are given up, and their places are free."""
+    ledger = Ledger(limit=3)
+    ledger.add(A.slot)
+    for number in range(5):
+        _take(ledger, str(number), now=float(number))
+    ledger.renew("0", 5.0)
+    assert ledger.fill > 1
+    assert [lease.decision.id for lease in ledger.expire(6.0)] == ["1", "2"]
+    assert ledger.load(A.slot).in_flight == len(ledger) == 3
+    assert ledger.fill == 1.0
+
+
 def test_f09_a_long_silent_request_keeps_counting(ledger: Ledger) -> None:
     """A request that Envoy reports as running is never given up, however long it takes, and is released once."""
     _take(ledger, "1", now=0.0)

@@ -9,6 +9,7 @@ CALLS: dict[str, tuple[Any, ...]] = {
     "decided": (1, 2),
     "refused": (1, 2, 3),
     "passed": (1,),
+    "waited": (1, 2, 3),
     "failed": (1, 2),
     "first_token": (1, 2),
     "finished": (1, 2),

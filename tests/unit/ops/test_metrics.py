@@ -14,8 +14,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from ext_proc.core.errors import ModelNotFound
 from ext_proc.core.health_states import HealthState, HealthStatus
 from ext_proc.core.model import Decision, Ending, Outcome, Unhashed
+from ext_proc.core.waiting_room import Fill, Limits
 from ext_proc.ops import families
-from ext_proc.ops.collector import EndpointStatus, Gauges, registry
+from ext_proc.ops.collector import EndpointStatus, Fills, Gauges, registry
 from ext_proc.ops.metrics import Metrics
 
 OutcomeOf = Callable[..., Outcome]
@@ -50,6 +51,7 @@ class Exposed:
             panics=lambda: {"main": False},
             reuse=lambda: self.reuse,
             version="0.1.0",
+            fills=lambda: Fills({"chat": Fill(3, 5000, 7, Limits())}, {"leases": 0.25}),
         )
         self.registry: CollectorRegistry = registry(self.metrics, gauges)
 
@@ -74,6 +76,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.finished(decision, outcome_of())
     metrics.finished(decision, outcome_of(ending=Ending.LOST))
     metrics.refused(request, ModelNotFound("x"), ())
+    metrics.waited("chat", "served", 0.5)
     metrics.passed("unknown_path")
     metrics.failed("internal")
     metrics.strategy_failed("least-wait", ValueError())
@@ -106,6 +109,7 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
     [
         ("decisions_total", {"strategy": "least-wait", "reason": "prefix"}),
         ("refusals_total", {"reason": "model_not_found"}),
+        ("queued_total", {"pool": "chat", "result": "served"}),
         ("passed_total", {"reason": "unknown_path"}),
         ("unhashed_total", {"reason": "no_prompt"}),
         ("exchange_failures_total", {"reason": "internal"}),
@@ -268,3 +272,12 @@ def test_the_reuse_of_prefixes_is_a_gauge_once_it_is_known(exposed: Exposed) -> 
     assert exposed.value("prefix_reuse_ratio") == 0.25
     exposed.reuse = None
     assert exposed.value("prefix_reuse_ratio") is None
+
+
+def test_waiting_rooms_and_bounds_say_how_full_they_are(busy: Exposed) -> None:
+    """What has a bound shows how near it is."""
+    assert busy.value("queue_requests", pool="chat") == 3
+    assert busy.value("queue_bytes", pool="chat") == 5000
+    assert busy.value("promises", pool="chat") == 7
+    assert busy.value("fill_ratio", structure="leases") == 0.25
+    assert busy.value("queue_wait_seconds_sum", pool="chat") == 0.5

@@ -79,7 +79,9 @@ class Picking:
         for name, pool in parsed.pools.items():
             change = self.core.registry.replace(name, pool.specs, frozenset(pool.models))
             self.core.follow(change)
-        self._policy = msgspec.structs.replace(exchange_policy(parsed), refuse_on_failure=refuse_on_failure)
+        self._policy = msgspec.structs.replace(
+            exchange_policy(parsed, None, self.core.admission), refuse_on_failure=refuse_on_failure
+        )
         self._generator = random.Random(7)
 
     def exchange(self) -> Exchange:

@@ -262,3 +262,22 @@ def test_garbage_ends_the_stream_only(log: Log) -> None:
     """Bytes that are no batch end the stream with an error and are counted."""
     log.take(b"\xff\xff")
     assert log.results == ["malformed"]
+
+
+def test_a_client_that_left_as_its_pick_was_on_the_way_leaks_no_lease() -> None:
+    """Envoy never had our metadata then, and its entry is joined by the request's name; others are left alone."""
+    picking = Picking()
+    for name in ("req-0", "req-1"):
+        session = picking.session()
+        session.receive(headers_message("/v1/chat/completions", ("x-request-id", name)))
+        session.receive(body_message())
+        session.close(delivered=True)
+    results: list[str] = []
+    log = AccessLogSession(picking.core.feedback, lambda: picking.now, results.append)
+    log.receive(entry("", code=0))
+    log.receive(entry("", code=0, **flags(downstream_connection_termination=True)))
+    log.receive(entry("", code=0, **flags(downstream_connection_termination=True)))
+    assert results == ["undecided", "settled", "undecided"]
+    assert picking.in_flight() == 1
+    (outcome,) = picking.notes.all("finished")
+    assert outcome.ending is Ending.CLIENT_GONE

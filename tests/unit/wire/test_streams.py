@@ -167,7 +167,7 @@ async def test_cancel_ends_an_answer_that_is_awaited(transport: str) -> None:
         await call.write(b"1")
         await until(lambda: len(begun) == 1)
         call.cancel()
-        await until(lambda: tally.ends == [True])
+        await until(lambda: tally.ends == [False])
         await until(lambda: begun[0] is not None and begun[0].done())
 
 
@@ -227,3 +227,70 @@ async def test_frequent_pings_are_answered_and_not_punished(transport: str) -> N
     writer.close()
     await writer.wait_closed()
     await server.stop(0)
+
+
+async def test_an_answer_may_have_two_parts(transport: str) -> None:
+    """The first goes out at once, on whichever message of the stream; the next message is read after the second."""
+    second = asyncio.Event()
+
+    async def then() -> Reply:
+        await second.wait()
+        return Reply(b"turn")
+
+    tally = Tally(lambda message: Reply(b"patience", then=then) if message == b"wait" else Reply(message))
+    async with serving([tally.method()], transport) as channel:
+        for messages in ((b"wait",), (b"1", b"wait")):
+            second.clear()
+            call = begin(channel)
+            for message in messages:
+                await call.write(message)
+            await call.write(b"more")
+            await call.done_writing()
+            assert [await call.read() for _ in messages] == [*messages[:-1], b"patience"]
+            assert tally.heard[-1] == b"wait"
+            second.set()
+            assert [await call.read() for _ in range(3)] == [b"turn", b"more", b"bye"]
+        await until(lambda: tally.ends == [True, True])
+
+
+async def test_the_first_part_of_an_answer_may_be_nothing(transport: str) -> None:
+    """Then there is only the second."""
+
+    async def then() -> Reply:
+        return Reply(b"turn", finished=True)
+
+    tally = Tally(lambda _: Reply(then=then))
+    async with serving([tally.method()], transport) as channel:
+        call = begin(channel)
+        await call.write(b"wait")
+        assert await call.read() == b"turn"
+        assert await call.code() is grpc.StatusCode.OK
+        await until(lambda: tally.ends == [True])
+
+
+@pytest.mark.parametrize("half", [True, False], ids=["half-closes", "cancels"])
+@pytest.mark.parametrize("first", [b"patience", None])
+async def test_who_leaves_before_the_second_part_did_not_get_it(
+    transport: str,
+    first: bytes | None,
+    half: bool,
+) -> None:
+    """The session learns at once that nobody waits any more."""
+    begun: list[asyncio.Task[None] | None] = []
+
+    async def never() -> Reply:
+        begun.append(asyncio.current_task())
+        await asyncio.Event().wait()
+        return Reply()
+
+    tally = Tally(lambda _: Reply(first, then=never))
+    async with serving([tally.method()], transport) as channel:
+        call = begin(channel)
+        await call.write(b"wait")
+        await until(lambda: len(begun) == 1)
+        if half:
+            await call.done_writing()
+        else:
+            call.cancel()
+        await until(lambda: tally.ends == [False])
+        await until(lambda: begun[0] is not None and begun[0].done())

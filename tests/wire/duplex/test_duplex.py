@@ -120,7 +120,7 @@ async def test_a_client_that_leaves_leaves_nothing(tmp_path: Path, chat: bytes, 
 @pytest.mark.parametrize("patient", [True, False])
 async def test_a_stop_waits_for_answers_that_pass(tmp_path: Path, chat: bytes, *, patient: bool) -> None:
     """They would be cut; so the service goes on until they are through, or until it may wait no longer."""
-    seconds, events = (20, 3_000) if patient else (0.1, 40_000)
+    seconds, events = (20, 20_000) if patient else (0.1, 40_000)
     async with running(tmp_path, istio, extra=f"passing_s: {seconds}") as stack:
         service = asyncio.ensure_future(stack.service.run())
         asking = asyncio.ensure_future(stack.ask(Ask("1", body=stream(chat), shape=f"events {events}")))

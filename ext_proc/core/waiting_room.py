@@ -1,0 +1,139 @@
+"""The waiting room of a pool: its limits, what stands in it, and who gives way when it is full."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ext_proc.core.fair_queue import FairQueue
+from ext_proc.core.pace import Pace
+from ext_proc.core.promises import Promises
+from ext_proc.core.tally import Tally
+from ext_proc.core.turn import Turn
+
+
+class Limits(msgspec.Struct, frozen=True, kw_only=True):
+    """How a pool lets requests wait.
+
+    Attributes:
+        requests: that wait at once, at most; 0 lets none wait.
+        bytes: that they hold at once, at most.
+        wait: seconds that one waits for a place, at most.
+        from_zero: seconds that one waits for the first ready endpoint, at most; 0 does not wait for that.
+        models: that the pool is declared to serve.
+        promises: requests that are told when to come back and known again, at most.
+        tenants: remembered without a waiting request, at most.
+    """
+
+    requests: int = 1000
+    bytes: int = 256 * 1024 * 1024
+    wait: float = 10.0
+    from_zero: float = 0.0
+    models: frozenset[str] = frozenset()
+    promises: int = 20_000
+    tenants: int = 1000
+
+
+NO_LIMITS = Limits()
+
+
+class Fill(msgspec.Struct, frozen=True):
+    """How full the waiting room of a pool is; counts, and bytes."""
+
+    requests: int
+    bytes: int
+    promises: int
+    limits: Limits
+
+
+class Row(FairQueue):
+    """Those in a pool who wait for the same endpoints.
+
+    Attributes:
+        pool: name of the pool.
+        slots: of the endpoints.
+        cold: True if there was none that is ready.
+    """
+
+    def __init__(self, pool: str, slots: tuple[int, ...], tenants: int, *, cold: bool) -> None:
+        super().__init__(tenants)
+        self.pool = pool
+        self.slots = slots
+        self.cold = cold
+
+    @property
+    def rank(self) -> tuple[int, float]:
+        """What rows are ordered by: the priority of the first, then how long it waits."""
+        turn = self.first()
+        return (0, 0.0) if turn is None else (-turn.priority, turn.since)
+
+
+class Room:
+    """What waits in one pool, over all of its rows, and what the pool has promised.
+
+    Attributes:
+        limits: its bounds.
+        rows: by the slots of their endpoints; none is empty.
+        waiting: counts who waits.
+        bytes: that they hold.
+        promises: who was told when to come back.
+        pace: how fast places are given.
+    """
+
+    def __init__(self, pool: str, limits: Limits) -> None:
+        self.limits = limits
+        self.rows: dict[tuple[int, ...], Row] = {}
+        self.waiting = Tally()
+        self.bytes = 0
+        self.promises = Promises(limits.promises)
+        self.pace = Pace()
+        self._pool = pool
+
+    @property
+    def fill(self) -> Fill:
+        """How full it is."""
+        return Fill(len(self.waiting), self.bytes, len(self.promises), self.limits)
+
+    def has_place(self, size: int) -> bool:
+        """Tell whether one more of `size` bytes may wait."""
+        return len(self.waiting) < self.limits.requests and self.bytes + size <= self.limits.bytes
+
+    def enter(self, turn: Turn, slots: tuple[int, ...], *, cold: bool) -> None:
+        """Let one wait."""
+        row = self.rows.get(slots)
+        if row is None:
+            row = self.rows[slots] = Row(self._pool, slots, self.limits.tenants, cold=cold)
+        row.cold = cold
+        row.add(turn)
+        self.waiting.add(turn.priority, turn.cost)
+        self.bytes += turn.size
+
+    def remove(self, turn: Turn, *, served: bool = False) -> Row:
+        """Take one out and return the row it stood in; `served` only for the first of a row."""
+        row: Row = turn.row
+        if served:
+            row.serve(turn)
+        else:
+            row.leave(turn)
+        if not len(row):
+            del self.rows[row.slots]
+        self.waiting.remove(turn.priority, turn.cost)
+        self.bytes -= turn.size
+        return row
+
+    def giving_way(self, turn: Turn) -> Turn | None:
+        """Return who has less of a claim to wait than one that comes: the latest of the longest line that is lowest."""
+        if not self.rows:
+            return None
+        lowest = min(row.lowest for row in self.rows.values())
+        least = (row.last() for row in self.rows.values() if row.lowest == lowest)
+        other, standing = max(least, key=lambda last: last[1])
+        return other if _yields(other, standing, turn) else None
+
+
+def _yields(other: Turn, standing: int, turn: Turn) -> bool:
+    """Tell whether one that waits, with so many of its tenant, gives its place to one that comes."""
+    if other.priority != turn.priority:
+        return other.priority < turn.priority
+    if other.returned or turn.returned:
+        return not other.returned
+    return other.tenant != turn.tenant and standing > int(other.row.standing(turn.priority, turn.tenant)) + 1
