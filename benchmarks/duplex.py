@@ -65,7 +65,12 @@ async def contestants(binary: Path, endpoints: Sequence[str]) -> AsyncIterator[t
         enter = opened.enter_async_context
         folders = [Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kvp-bench-"))) for _ in range(2)]
         servers = (
-            await enter(stack.kvpicker(folders[0], endpoints, **UNLOGGED)),
+            # The engine that streams would answer a scrape or a probe with a stream, too.
+            await enter(
+                stack.kvpicker(
+                    folders[0], endpoints, **UNLOGGED, scrape={"enabled": False}, health={"probes": {"enabled": False}}
+                )
+            ),
             await enter(stack.no_op(folders[1], endpoints, duplex=True)),
         )
         gateways = [await enter(stack.gateway(binary, endpoints, one.address, duplex=True)) for one in servers]

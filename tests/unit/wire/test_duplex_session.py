@@ -18,6 +18,10 @@ from tests.unit.wire.serving import TRANSPORTS, begin, converse, serving
 from tests.unit.wire.test_waiting import PATH, Source, picking_with
 from tests.waiting import until
 
+CAPPED = """
+pools:
+  main: {endpoints: ["10.0.0.11:8000"], models: [acme/chat-8b], caps: {requests: 1}, queue: {max_requests: 2}}
+"""
 FULL = BodyMode.FULL_DUPLEX_STREAMED
 
 
@@ -157,4 +161,44 @@ async def test_streams_that_are_cut_leave_nothing(transport: str, step: int) -> 
         await until(lambda: len(picking.notes.all("finished")) == (10 if step > 1 else 0))
         assert len(await converse(channel, duplex_headers(), body_message(), method=PATH)) == 2
         await until(lambda: picking.in_flight() == 0)
+    assert picking.notes.all("failed") == []
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_requests_wait_for_their_turn(transport: str) -> None:
+    """At an endpoint at its cap the second waits, without asking Envoy for patience, and then passes whole."""
+    picking = Picking(CAPPED)
+    method = ext_proc_method(picking.exchange, Encoder(1), picking.notes)
+    async with serving([method], transport) as channel:
+        assert len(await converse(channel, duplex_headers(), body_message(), method=PATH)) == 2
+        assert picking.in_flight() == 0  # nobody answered, so the lease went with the stream
+        first, second = begin(channel, PATH), begin(channel, PATH)
+        for message in (duplex_headers(), body_message()):
+            await first.write(message)
+        await first.read()
+        for message in (duplex_headers(), body_message()):
+            await second.write(message)
+        await until(lambda: len(picking.core.admission) == 1)
+        first.cancel()
+        head, body = [TypedResponse.parse(await second.read()) for _ in range(2)]
+        second.cancel()
+    assert picked(head) == ADDRESSES[0]
+    assert body_of(body) == (CHAT, True)
+
+
+async def test_who_leaves_while_waiting_leaves_the_queue() -> None:
+    """Its body is dropped with it."""
+    picking = Picking(CAPPED)
+    keeper = picking.session(1)
+    keeper.receive(duplex_headers())
+    keeper.receive(body_message())
+    session = picking.session(1)
+    session.receive(duplex_headers())
+    reply = session.receive(body_message())
+    assert isinstance(reply, Reply)
+    assert (reply.message, reply.finished) == (None, False)
+    assert reply.then is not None
+    assert len(picking.core.admission) == 1
+    session.close(delivered=True)
+    assert len(picking.core.admission) == 0
     assert picking.notes.all("failed") == []
