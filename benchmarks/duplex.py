@@ -8,6 +8,7 @@ import json
 import statistics
 import sys
 import tempfile
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,11 @@ from benchmarks.bodies import PATH, SMALL, chat_bodies
 from benchmarks.windows import Case, Contestant, Meter, spread
 from benchmarks.wire import UNLOGGED, extra_cpu, rate_ratio, versions
 from ext_proc.local import envoy, processes
+
+QUIET: dict[str, Any] = {**UNLOGGED, "scrape": {"enabled": False}, "health": {"probes": {"enabled": False}}}
+"""The engine that streams would answer a scrape or a probe with a stream, too."""
+
+IDLE_S = 3.0
 
 SENT = "http.entry.ext_proc.stream_msgs_sent"
 
@@ -65,12 +71,7 @@ async def contestants(binary: Path, endpoints: Sequence[str]) -> AsyncIterator[t
         enter = opened.enter_async_context
         folders = [Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kvp-bench-"))) for _ in range(2)]
         servers = (
-            # The engine that streams would answer a scrape or a probe with a stream, too.
-            await enter(
-                stack.kvpicker(
-                    folders[0], endpoints, **UNLOGGED, scrape={"enabled": False}, health={"probes": {"enabled": False}}
-                )
-            ),
+            await enter(stack.kvpicker(folders[0], endpoints, **QUIET)),
             await enter(stack.no_op(folders[1], endpoints, duplex=True)),
         )
         gateways = [await enter(stack.gateway(binary, endpoints, one.address, duplex=True)) for one in servers]
@@ -95,14 +96,23 @@ async def stream(port: int, body: bytes) -> None:
     writer.close()
 
 
-async def chunks(contestant: Contestant, plan: Plan) -> Chunks:
-    """Let all streams run once."""
+async def idle(contestant: Contestant) -> float:
+    """Measure the CPU seconds that a server uses per second when nothing is asked of it."""
+    assert contestant.server is not None  # noqa: S101  both have one
+    before = proc.used(contestant.server).cpu
+    await asyncio.sleep(IDLE_S)
+    return (proc.used(contestant.server).cpu - before) / IDLE_S
+
+
+async def chunks(contestant: Contestant, plan: Plan, idling: float) -> Chunks:
+    """Let all streams run once; what the server uses by itself does not count."""
     assert contestant.server is not None  # noqa: S101  both have one
     pids, bodies = (contestant.server, contestant.gateway.pid), chat_bodies(SMALL)
     before = [proc.used(pid).cpu for pid in pids]
-    sent = (await contestant.gateway.stats(SENT))[SENT]
+    sent, began = (await contestant.gateway.stats(SENT))[SENT], time.perf_counter()
     await asyncio.gather(*(stream(contestant.gateway.port, bodies[number]) for number in range(plan.streams)))
     used = [proc.used(pid).cpu - cpu for pid, cpu in zip(pids, before, strict=True)]
+    used[0] -= idling * (time.perf_counter() - began)
     messages = (await contestant.gateway.stats(SENT))[SENT] - sent
     return Chunks(used[0] / messages * 1e6, used[1] / messages * 1e6, messages)
 
@@ -111,15 +121,17 @@ async def measure_chunks(plan: Plan, binary: Path) -> dict[str, Any]:
     """Compare the cost of an event that passes; the order of a pair is reversed every other round."""
     async with event_engine(plan) as engine, contestants(binary, [engine]) as (product, base):
         pairs: list[tuple[Chunks, Chunks]] = []
+        idling = {one: await idle(one) for one in (product, base)}
         for number in range(plan.rounds):
             order = (product, base) if number % 2 == 0 else (base, product)
-            found = {one: await chunks(one, plan) for one in order}
+            found = {one: await chunks(one, plan, idling[one]) for one in order}
             pairs.append((found[product], found[base]))
             print(f"events, round {number + 1} of {plan.rounds}", file=sys.stderr)
     return {
         "chunk_ratio": round(statistics.median(one.server_us / other.server_us for one, other in pairs), 3),
         "chunk_us": round(statistics.median(one.server_us for one, _ in pairs), 1),
         "chunk_us_no_op": round(statistics.median(other.server_us for _, other in pairs), 1),
+        "idle_us_per_s": round(idling[product] * 1e6),
         "chunk_us_envoy": round(statistics.median(one.envoy_us for one, _ in pairs), 1),
         "messages_per_stream": round(pairs[0][0].messages / plan.streams, 1),
     }

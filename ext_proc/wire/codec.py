@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 
 import msgspec
 from google.protobuf.struct_pb2 import Struct
 
-from ext_proc.core.addresses import canonical
 from ext_proc.core.error_bodies import error_body
 from ext_proc.core.exchange_messages import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Decision
@@ -36,6 +35,7 @@ from ext_proc.core.prompts import RequestHead
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
+from ext_proc.wire.subset import Subset
 
 _WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
@@ -210,36 +210,6 @@ def _subset(request: ProcessingRequest) -> Collection[str] | None:
     if kind == "list_value":
         return Subset(member.string_value for member in value.list_value.values)
     return Subset(())
-
-
-class Subset(Collection[str]):
-    """Addresses that the data plane allows: `ip:port` exactly, or an IP alone with any port."""
-
-    def __init__(self, members: Iterable[str]) -> None:
-        self._exact: set[str] = set()
-        self._hosts: set[str] = set()
-        for member in members:
-            self._add(member.strip())
-
-    def _add(self, member: str) -> None:
-        try:
-            self._exact.add(canonical(member))
-        except ValueError:
-            host = member if member.startswith("[") or ":" not in member else f"[{member}]"
-            try:
-                self._hosts.add(canonical(f"{host}:1").rpartition(":")[0])
-            except ValueError:
-                return
-
-    def __contains__(self, address: object) -> bool:
-        return isinstance(address, str) and (address in self._exact or address.rpartition(":")[0] in self._hosts)
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._exact
-        yield from self._hosts
-
-    def __len__(self) -> int:
-        return len(self._exact) + len(self._hosts)
 
 
 class Encoder:
