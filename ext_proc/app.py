@@ -59,6 +59,7 @@ from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
 from ext_proc.stopping import linger
 from ext_proc.token_pools import TokenPools
+from ext_proc.watching import Watching
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.ext_proc import ext_proc_method
 from ext_proc.wire.server import GrpcServer
@@ -71,8 +72,9 @@ STOP_GRACE_S = 1.0
 NAMES_WITHIN_S = 2.0
 """How long the start waits for host names to be looked up."""
 
-ACCESS_LOG_SILENCE_S = 30.0
-"""Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
+ACCESS_LOG_SILENCE = 2 / 3
+"""Of the time after which leases end by silence, three of Envoy's reports of running requests by default: with leases
+open, this much of it means that the log is cut."""
 
 
 class Service:
@@ -109,6 +111,7 @@ class Service:
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
         self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
+        self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         methods = (
@@ -128,12 +131,14 @@ class Service:
             read_token(self._config.admin)
             self._keeper.configure(self._config)
             stack.push_async_callback(self._keeper.close)
+            await stack.enter_async_context(self._watching.following(self._config))
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
             pages = admin.serve(self._admin_app(), self._config.admin.listen)
             self.admin_address = await stack.enter_async_context(pages)
             await self._keeper.names_known(NAMES_WITHIN_S)
+            await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
             self._ready = True
@@ -255,12 +260,14 @@ class Service:
             strategies, model_strategies = build_strategies(config), build_model_strategies(config)
             token = scrape_token(config)
             check_installed(config)
+            self._watching.check(config)
         self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
         self._exchange_policy = exchange_policy(config, self._tokens.source, self._core.admission)
         admitting.configure(config, self._core.capacity, self._core.admission)
         self._keeper.configure(config)
+        self._watching.configure(config)
         self._scraper.configure(config, token)
         self._probing.configure(config)
         self._listening.configure(config)
@@ -284,7 +291,8 @@ class Service:
             panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
-            fills=lambda: fills(self._core, self._ring, self._metrics),
+            tasks=lambda: len(asyncio.all_tasks()),
+            fills=lambda: fills(self._core, self._ring, self._metrics, self._tokens.source),
         )
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
@@ -313,9 +321,11 @@ class Service:
         waiting = self._core.ledger.waiting_since
         heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
         return {
-            "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
+            "access_log": waiting is not None
+            and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
+            "kubernetes": self._watching.is_degraded,
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),

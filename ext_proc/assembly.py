@@ -43,6 +43,7 @@ from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
 from ext_proc.sources.api_keys import read_keys
 from ext_proc.sources.eds import EdsWriter, Offer, offered
+from ext_proc.sources.kubernetes import access as clusters
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.scrape import ScrapeStatus
 from ext_proc.token_pools import local_tokenizer
@@ -296,6 +297,7 @@ def check(path: Path) -> Config:
         read_token(config.admin)
         build_model_strategies(config)
         check_installed(config)
+        clusters.check_installed(config)
         if config.envoy.endpoints_file is not None:
             EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():

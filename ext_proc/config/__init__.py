@@ -4,6 +4,7 @@ from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
 from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.health import HealthConfig, ProbesConfig
+from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.loader import load, located, parse, parse_endpoints
 from ext_proc.config.reference import HEADER, reference, rows, schema
@@ -31,6 +32,8 @@ __all__ = [
     "FailureMode",
     "HealthConfig",
     "IndexConfig",
+    "KubernetesConfig",
+    "KubernetesPoolConfig",
     "KvEventsConfig",
     "LeasesConfig",
     "LogConfig",

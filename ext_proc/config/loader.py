@@ -138,8 +138,8 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for name, pool in config.pools.items():
         path: Path = ("pools", name)
-        if not pool.endpoints and pool.endpoints_file is None:
-            yield Problem(path, "the pool has no endpoints; write `endpoints` or `endpoints_file`")
+        if not pool.endpoints and pool.endpoints_file is None and pool.kubernetes is None:
+            yield Problem(path, "the pool has no endpoints; write `endpoints`, `endpoints_file` or `kubernetes`")
         if pool.metrics_path is not None:
             yield from _problems(_url_path, pool.metrics_path, (*path, "metrics_path"))
         if pool.tokens is not None and (pool.tokens.source == "local") != (pool.tokens.tokenizer is not None):
@@ -147,9 +147,10 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
                 (*path, "tokens", "tokenizer"),
                 "the folder of a tokenizer goes with `source: local`, and only with that",
             )
-        problem = pool.kv_events.problem() if pool.kv_events is not None else None
-        if problem is not None:
-            yield Problem((*path, "kv_events", problem[0]), problem[1])
+        for section, settings in (("kv_events", pool.kv_events), ("kubernetes", pool.kubernetes)):
+            problem = settings.problem() if settings is not None else None
+            if problem is not None:
+                yield Problem((*path, section, problem[0]), problem[1])
         yield from _entries_problems(pool.endpoints, (*path, "endpoints"), owners)
 
 
@@ -170,7 +171,7 @@ def _model_problems(config: Config) -> Iterator[Problem]:
     """Find models that nobody serves; only where all endpoints are listed here and declare what they serve."""
     pools = config.pools.values()
     declared = [spec.models for pool in pools for spec in pool.specs]
-    if not declared or not all(declared) or any(pool.endpoints_file is not None for pool in pools):
+    if not declared or not all(declared) or any(pool.endpoints_file or pool.kubernetes for pool in pools):
         return
     served = sorted(frozenset[str]().union(*declared))
     for name in config.models:

@@ -5,7 +5,19 @@ from __future__ import annotations
 from ext_proc.config.settings import Config
 
 RELOADABLE = frozenset(
-    {"default_pool", "pools", "models", "failure_mode", "prompts", "health", "scrape", "dns", "explain", "tenants"}
+    {
+        "default_pool",
+        "dns",
+        "explain",
+        "failure_mode",
+        "health",
+        "kubernetes",
+        "models",
+        "pools",
+        "prompts",
+        "scrape",
+        "tenants",
+    }
 )
 """Sections of the configuration that take effect without a restart."""
 

@@ -10,6 +10,7 @@ from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
 from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.health import HealthConfig
+from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
 from ext_proc.config.section import Port, Seconds, Section
@@ -86,6 +87,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         endpoints: The engines, each an `ip:port` or a mapping.
         endpoints_file: Path of a YAML file with one key, `endpoints`; it is watched, and a change applies
             without restart.
+        kubernetes: An InferencePool or a Service of a Kubernetes cluster, whose endpoints are followed.
         models: Models of every endpoint of the pool that declares none; empty learns them from `/v1/models`.
         engine: What answers at the endpoints, whose names the metrics have. Unset detects it by the page. `ollama` has
             no metrics and is not asked for any.
@@ -104,6 +106,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     strategy: StrategyConfig = StrategyConfig()
     endpoints: tuple[EndpointConfig | str, ...] = ()
     endpoints_file: str | None = None
+    kubernetes: KubernetesPoolConfig | None = None
     models: tuple[ModelName, ...] = ()
     engine: EngineName | None = None
     metrics_path: UrlPath | None = None
@@ -258,6 +261,7 @@ class Config(Section, frozen=True, kw_only=True):
         health: When an endpoint is left alone.
         scrape: Reading the engines' metrics.
         dns: How host names of endpoints become addresses.
+        kubernetes: How the API server is reached.
         explain: What clients are told of decisions.
         tenants: On whose behalf requests are sent, and which go first when they must wait.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
@@ -283,6 +287,7 @@ class Config(Section, frozen=True, kw_only=True):
     health: HealthConfig = HealthConfig()
     scrape: ScrapeConfig = ScrapeConfig()
     dns: DnsConfig = DnsConfig()
+    kubernetes: KubernetesConfig = KubernetesConfig()
     explain: ExplainConfig = ExplainConfig()
     tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"

@@ -1,7 +1,8 @@
 """Where endpoints stand by an operator's word: cordoned, draining or drained; a gate that leaves those out.
 
 A cordoned endpoint takes no new request until that is taken back. A draining one neither, and it is drained once the
-last request that runs there has ended, or its deadline has passed. What comes back after a removal starts afresh.
+last request that runs there has ended, or its deadline has passed. What comes back after a removal starts afresh. An
+endpoint that is unready by its source's word is left out as long as that holds.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Stage(enum.StrEnum):
     CORDONED = "cordoned"
     DRAINING = "draining"
     DRAINED = "drained"
+    UNREADY = "unready"
 
 
 class Mark(msgspec.Struct, eq=False):
@@ -68,6 +70,7 @@ class Lifecycle:
         self._load = load
         self._marks: dict[int, Mark] = {}
         self._gone: dict[int, Mark] = {}
+        self._unready: set[int] = set()
         self._rows: dict[int, tuple[Candidates, Candidates]] = {}
 
     def admit(
@@ -77,14 +80,14 @@ class Lifecycle:
         now: float,  # noqa: ARG002  at any time
         generator: Generator,  # noqa: ARG002  and for certain
     ) -> Sequence[Endpoint]:
-        """Return the candidates that are neither cordoned nor draining nor drained; the same object if all are."""
-        if not self._marks:
+        """Return the candidates that are ready and not cordoned, draining or drained; the same object if all are."""
+        if not self._marks and not self._unready:
             return candidates
         known = self._rows.get(id(candidates))
         if known is not None and known[0] is candidates:
             return known[1]
-        marks = self._marks
-        kept = [endpoint for endpoint in candidates if endpoint.slot not in marks]
+        out = self._marks.keys() | self._unready
+        kept = [endpoint for endpoint in candidates if endpoint.slot not in out]
         if not isinstance(candidates, Candidates):  # made for one decision, and never seen again
             return kept if len(kept) < len(candidates) else candidates
         left = candidates if len(kept) == len(candidates) else Candidates(kept)
@@ -96,11 +99,12 @@ class Lifecycle:
     def stage(self, slot: int) -> Stage:
         """Return the stage of a slot."""
         mark = self._marks.get(slot)
-        return Stage.ACTIVE if mark is None else mark.stage
+        return self._unmarked(slot) if mark is None else mark.stage
 
     def mark(self, endpoint: Endpoint) -> Mark:
         """Return the mark of an endpoint; one that counts for nothing if nobody said anything of it."""
-        return self._marks.get(endpoint.slot) or Mark(endpoint, self._load(endpoint.slot))
+        known = self._marks.get(endpoint.slot)
+        return known or Mark(endpoint, self._load(endpoint.slot), self._unmarked(endpoint.slot))
 
     @property
     def gone(self) -> Iterable[Mark]:
@@ -129,14 +133,26 @@ class Lifecycle:
     def undrain(self, endpoint: Endpoint) -> Mark:
         """Let an endpoint take requests again."""
         mark = self.mark(endpoint)
-        mark.stage, mark.deadline, mark.left = Stage.ACTIVE, None, 0
+        mark.stage, mark.deadline, mark.left = self._unmarked(endpoint.slot), None, 0
         if self._marks.pop(endpoint.slot, None) is not None:
             self._rows.clear()
         return mark
 
+    def set_ready(self, endpoint: Endpoint, *, ready: bool) -> bool:
+        """Note what its source says of an endpoint that stays listed; tell whether that is news."""
+        if ready is not (endpoint.slot in self._unready):
+            return False
+        if ready:
+            self._unready.discard(endpoint.slot)
+        else:
+            self._unready.add(endpoint.slot)
+        self._rows.clear()
+        return True
+
     def follow(self, change: Change) -> None:
         """Forget endpoints that went, and remember where requests still run; before their loads are forgotten."""
         for endpoint in change.removed:
+            self._unready.discard(endpoint.slot)
             mark = self._marks.pop(endpoint.slot, None)
             if mark is None:
                 mark = Mark(endpoint, self._load(endpoint.slot), Stage.CORDONED)
@@ -156,6 +172,9 @@ class Lifecycle:
         for generation in [generation for generation, mark in self._gone.items() if not mark.running]:
             del self._gone[generation]
         return over
+
+    def _unmarked(self, slot: int) -> Stage:
+        return Stage.UNREADY if slot in self._unready else Stage.ACTIVE
 
     def _marked(self, endpoint: Endpoint) -> Mark:
         mark = self._marks.get(endpoint.slot)

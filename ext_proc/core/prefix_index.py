@@ -45,6 +45,9 @@ class PrefixIndex(Protocol):
     def missed(self, slot: int, used: int, stamp: int) -> None:
         """Note that an engine lacked, at one stamp, a block that was last used at another, and so all older ones."""
 
+    def scaled(self, slot: int, scale: float) -> None:
+        """Note how many tokens its engine counts for each that is estimated here."""
+
 
 class _Holdings:
     """What one endpoint is believed to hold.
@@ -54,23 +57,32 @@ class _Holdings:
         clock: tokens newly learnt so far.
         floor: stamps up to this one have expired; it never falls, so nothing that is gone comes back.
         capacity: tokens believed to fit (corrected by what the engine reports of its hits).
-        stated: tokens that fit according to the configuration or the engine.
+        room: the same in estimated tokens, as the clock counts.
         roomy: blocks at which the table is swept.
+        scale: tokens that the engine counts for each estimated one.
+        stated: tokens that fit according to the configuration or the engine.
     """
 
-    __slots__ = ("capacity", "clock", "floor", "roomy", "stamps", "stated")
+    __slots__ = ("capacity", "clock", "floor", "room", "roomy", "scale", "stamps", "stated")
 
     def __init__(self) -> None:
         self.stamps: dict[BlockHash, int] = {}
         self.clock = 0
         self.floor = 0
-        self.capacity = 0.0
+        self.capacity = self.room = 0.0
+        self.scale = 1.0
         self.stated = 0
         self.roomy = _LEAST_BETWEEN_SWEEPS
 
+    def resize(self, capacity: float, scale: float) -> None:
+        """Believe that so many of the engine's tokens fit, and that it counts so many for each estimated one."""
+        self.capacity, self.scale = capacity, scale
+        self.room = capacity / scale
+        self.expire()
+
     def expire(self) -> None:
         """Let go of what does not fit any more."""
-        self.floor = max(self.floor, int(self.clock - self.capacity))
+        self.floor = max(self.floor, int(self.clock - self.room))
 
     def sweep(self) -> None:
         """Write the table anew without what has expired."""
@@ -108,8 +120,8 @@ class ObservedIndex:
         held = self._slots.setdefault(slot, _Holdings())
         stated = capacity or self._default_capacity
         if stated != held.stated:
-            held.stated, held.capacity = stated, float(stated)
-            held.expire()
+            held.stated = stated
+            held.resize(float(stated), held.scale)
 
     def remove(self, slot: int) -> None:
         """Forget a slot."""
@@ -156,7 +168,7 @@ class ObservedIndex:
             depth = self.depths(chain, (slot,))[0]
         tokens, count = self._tokens, len(chain)
         size = tokens(count)
-        if size > held.capacity or count > self._max_blocks:
+        if size > held.room or count > self._max_blocks:
             count = self._fitting(held, chain)
             chain, size = chain[:count], tokens(count)
         # One more than the new tokens: two prompts never share a stamp.
@@ -204,14 +216,14 @@ class ObservedIndex:
         if held is None or length <= 0:
             return
         error = 0.0 if 0 <= actual - predicted < slack else (actual - predicted) / length
+        capacity = held.capacity
         if error < -_TOLERATED_ERROR:
-            held.capacity *= 1 + _STEP * max(error, -1.0)
+            capacity *= 1 + _STEP * max(error, -1.0)
         elif error > _TOLERATED_ERROR:
-            held.capacity *= 1 + _STEP * min(error, 1.0)
+            capacity *= 1 + _STEP * min(error, 1.0)
         elif predicted > 0:
-            held.capacity *= _GROWTH
-        held.capacity = min(max(held.capacity, _LEAST_SHARE * held.stated), _MOST_SHARE * held.stated)
-        held.expire()
+            capacity *= _GROWTH
+        held.resize(min(max(capacity, _LEAST_SHARE * held.stated), _MOST_SHARE * held.stated), held.scale)
 
     def used(self, slot: int, block: BlockHash) -> int:
         """Return the stamp of a block's last use; 0 if it is not known."""
@@ -228,11 +240,20 @@ class ObservedIndex:
                 was not computed yet.
         """
         held = self._slots.get(slot)
-        if held is not None and stamp - used >= _OLD_SHARE * held.capacity:
+        if held is not None and stamp - used >= _OLD_SHARE * held.room:
             held.floor = max(held.floor, used)
 
+    def scaled(self, slot: int, scale: float) -> None:
+        """Note how many tokens its engine counts for each estimated one, above 0, by which its capacity is less here.
+
+        A rule of thumb for all texts may be wrong by half for one model; a small cache would seem twice as large.
+        """
+        held = self._slots.get(slot)
+        if held is not None:
+            held.resize(held.capacity, scale)
+
     def capacity(self, slot: int) -> int:
-        """Return the tokens a slot is believed to hold at most; 0 for an unknown one."""
+        """Return the tokens, as its engine counts, that a slot is believed to hold at most; 0 for an unknown one."""
         held = self._slots.get(slot)
         return int(held.capacity) if held else 0
 
@@ -259,7 +280,7 @@ class ObservedIndex:
         low, high = 0, min(len(chain), self._max_blocks)
         while low < high:
             middle = (low + high + 1) // 2
-            if self._tokens(middle) <= held.capacity:
+            if self._tokens(middle) <= held.room:
                 low = middle
             else:
                 high = middle - 1

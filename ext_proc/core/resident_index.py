@@ -289,6 +289,10 @@ class MixedIndex:
         if slot not in self._resident:
             self._observed.missed(slot, used, stamp)
 
+    def scaled(self, slot: int, scale: float) -> None:
+        """Tell our own history how its engine counts tokens."""
+        self._observed.scaled(slot, scale)
+
 
 def _mask(caches: Iterable[EngineCache]) -> int:
     mask = 0

@@ -25,6 +25,11 @@ class Event(enum.Enum):
     CONFIG_REJECTED = ("config_rejected", "error", "A changed configuration is unusable; the last good one stays.")
     ENDPOINTS_CHANGED = ("endpoints_changed", "info", "Endpoints were added to a pool or removed from it.")
     ENDPOINTS_REJECTED = ("endpoints_rejected", "error", "An endpoints file is unusable; the last good list stays.")
+    INFERENCE_POOL_CHANGED = (
+        "inference_pool_changed",
+        "info",
+        "An InferencePool says something else of its failure mode or its gateways.",
+    )
     SOURCE_FAILED = ("source_failed", "warning", "Something kvpicker learns from cannot be read.")
     SOURCE_RECOVERED = ("source_recovered", "info", "What could not be read can be read again.")
     SERVER_STARTED = ("server_started", "info", "A server of kvpicker listens.")

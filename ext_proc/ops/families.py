@@ -130,6 +130,7 @@ HEALTH_PANIC = _gauge(
 )
 LEASES = _gauge("leases", "Requests believed to be in flight.")
 LEASES_EXPIRED = _counter("leases_expired", "Requests whose end was never heard of.")
+TASKS = _gauge("tasks", "Coroutines that run in the process; they grow with endpoints and open exchanges only.")
 ACCESS_LOG_ENTRIES = _counter("access_log_entries", "Access log entries received from Envoy.", "result")
 RELOAD_SUCCESS = _gauge("config_reload_success", "1 if the latest content of every watched file was usable, else 0.")
 RELOADS = _counter("config_reloads", "Changes of watched files, by result: applied or rejected.", "result")
@@ -141,7 +142,7 @@ QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in
 STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
 LIFECYCLE = _gauge(
     "endpoint_lifecycle",
-    "1 for where an endpoint stands by an operator's word: active, cordoned, draining or drained.",
+    "1 for where an endpoint stands: active, cordoned, draining, drained, or unready by the word of its source.",
     "endpoint",
     "pool",
     "stage",

@@ -55,7 +55,9 @@ _BY_STATE = {
 
 
 def offered(state: str, stage: Stage, share: float = 1.0) -> Offer:
-    """Offer an endpoint by its state of health and the share it may have, unless an operator has taken it out."""
+    """Offer an endpoint by its health and the share it may have, unless it is unready or an operator took it out."""
+    if stage is Stage.UNREADY:
+        return Offer(HostHealth.UNHEALTHY)
     if stage is not Stage.ACTIVE:
         return Offer(HostHealth.DRAINING)
     return Offer(_BY_STATE.get(state, HostHealth.HEALTHY), share)

@@ -1,9 +1,9 @@
-"""Keeps endpoints and their state in step with the configuration, endpoints files, names and Envoy's EDS file."""
+"""Keeps endpoints and their state in step with configuration, files, names, clusters and Envoy's EDS file."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from ext_proc.config import Config, PoolConfig, parse_endpoints
 from ext_proc.core.errors import ConfigError
@@ -52,6 +52,7 @@ class EndpointKeeper:
         self._eds_failed = False
         self._pools: dict[str, PoolConfig] = {}
         self._files: dict[str, EndpointsFile] = {}
+        self._supplied: dict[str, Sequence[EndpointSpec]] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def configure(self, config: Config) -> None:
@@ -64,6 +65,11 @@ class EndpointKeeper:
             self._listed.pop(name, None)
             self.apply(self._registry.remove_pool(name))
         before, self._pools = self._pools, dict(config.pools)
+        self._supplied = {
+            name: specs
+            for name, specs in self._supplied.items()
+            if name in config.pools and _source_of(config.pools[name]) == _source_of(before[name])
+        }
         for name, pool in config.pools.items():
             if name in self._files and before[name].endpoints_file == pool.endpoints_file:
                 self._fill(name, self._files[name].specs)
@@ -76,6 +82,22 @@ class EndpointKeeper:
         self._follow_names()
         self._configuring = False
         self.write_eds()
+
+    def supply(self, name: str, specs: Sequence[EndpointSpec], renewed: Collection[str] = ()) -> None:
+        """Take the endpoints of a pool that a cluster knows, in place of those it knew before.
+
+        Args:
+            name: the pool.
+            specs: its endpoints.
+            renewed: addresses behind which is another engine than before, which inherits nothing.
+        """
+        if name not in self._pools:
+            return
+        if renewed:
+            self._supplied[name] = [spec for spec in specs if spec.address not in renewed]
+            self._put(name)
+        self._supplied[name] = specs
+        self._put(name)
 
     def apply(self, change: Change) -> None:
         """Give state to endpoints that came, take it from those that went, and tell Envoy."""
@@ -114,6 +136,8 @@ class EndpointKeeper:
     def _unread(self) -> bool:
         if any(file.error is not None and not file.specs for file in self._files.values()):
             return True
+        if any(pool.kubernetes is not None and name not in self._supplied for name, pool in self._pools.items()):
+            return True
         by_pool = self._registry.snapshot.by_pool
         return any(not by_pool.get(name) and self._names.unanswered(specs) for name, specs in self._listed.items())
 
@@ -151,7 +175,7 @@ class EndpointKeeper:
         self._put(name)
 
     def _put(self, name: str) -> None:
-        specs = self._names.expanded(self._listed[name])
+        specs = (*self._names.expanded(self._listed[name]), *self._supplied.get(name, ()))
         self.apply(self._registry.replace(name, specs, frozenset(self._pools[name].models)))
 
     def _follow_names(self) -> None:
@@ -160,3 +184,9 @@ class EndpointKeeper:
     def _names_changed(self) -> None:
         for name in self._listed:
             self._put(name)
+
+
+def _source_of(pool: PoolConfig) -> object:
+    """Return what of a pool's settings says which endpoints a cluster is asked for."""
+    asked = pool.kubernetes
+    return None if asked is None else (asked.namespace, asked.inference_pool, asked.service)

@@ -385,6 +385,14 @@ def test_token_ids_are_counted_and_not_estimated(fleet: Fleet) -> None:
     assert fleet.expectations.of(MODEL).scale == before == pytest.approx(2, rel=0.02)
 
 
+def test_the_index_hears_how_engines_count_tokens(fleet: Fleet) -> None:
+    """Where texts are twice the tokens that are estimated, half as much text fits in a cache."""
+    for number in range(100):
+        decision = fleet.serve(request(text(number)), usage=Usage(prompt_tokens=2048, completion_tokens=5))
+    held = fleet.index._slots[decision.chosen.slot]
+    assert held.room == pytest.approx(held.capacity / 2, rel=0.05)
+
+
 def test_an_engine_that_counts_finer_than_blocks_is_believed(fleet: Fleet) -> None:
     """Reports that lie within the block behind the prediction leave the capacity as it is."""
     fleet.serve(request(text("a")))

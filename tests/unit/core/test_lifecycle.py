@@ -368,3 +368,31 @@ AnyOrder.TestCase.settings = settings(
     max_examples=60, stateful_step_count=30, deadline=None, suppress_health_check=list(HealthCheck)
 )
 TestAnyOrder = AnyOrder.TestCase
+
+
+def test_unready_by_the_sources_word() -> None:
+    """Who is listed and not ready is not chosen, and keeps its state; an operator's word counts beside it."""
+    managed = Managed()
+    managed.list(A, B)
+    unready, rows = managed.endpoint(A), managed.fleet.registry.snapshot.endpoints
+    assert managed.lifecycle.set_ready(unready, ready=False)
+    assert not managed.lifecycle.set_ready(unready, ready=False)
+    assert managed.lifecycle.stage(unready.slot) is managed.lifecycle.mark(unready).stage is Stage.UNREADY
+    assert set(managed.picked()) == {B}
+    assert managed.lifecycle.cordon(unready).stage is Stage.CORDONED
+    assert managed.lifecycle.undrain(unready).stage is Stage.UNREADY
+    assert set(managed.picked()) == {B}
+    assert managed.lifecycle.set_ready(unready, ready=True)
+    assert set(managed.picked()) == {A, B}
+    assert managed.fleet.registry.snapshot.endpoints is rows
+
+
+def test_unready_ends_with_the_endpoint() -> None:
+    """What comes in the place of an endpoint that was not ready is not judged by it."""
+    managed = Managed()
+    managed.list(A)
+    managed.lifecycle.set_ready(managed.endpoint(A), ready=False)
+    managed.list()
+    managed.list(A)
+    assert set(managed.picked()) == {A}
+    assert not managed.lifecycle._unready

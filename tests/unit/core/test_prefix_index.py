@@ -126,6 +126,20 @@ def test_corrections_stay_within_reason() -> None:
     assert (index.capacity(0), index.capacity(1)) == (20, 3000)
 
 
+def test_an_engine_that_counts_more_tokens_holds_less_text() -> None:
+    """Where a text is twice the tokens that were estimated half as much of it fits; the capacity stays what it was."""
+    index = _index(0, capacity=CAPACITY)
+    for prompt in ("aaa", "bbb", "abb"):
+        index.learn(0, _chain(prompt))
+    assert index.depths(_chain("aaa"), [0]) == [3]
+    index.scaled(0, 2.0)
+    index.scaled(7, 2.0)
+    assert index.capacity(0) == CAPACITY
+    assert [index.depths(_chain(prompt), [0])[0] for prompt in ("aaa", "bbb", "abb")] == [1, 3, 3]
+    index.learn(0, _chain("bababab"))
+    assert index.depths(_chain("bababab"), [0]) == [5]
+
+
 def test_clearing_forgets_the_content_and_keeps_the_slot() -> None:
     """An engine that restarted holds nothing and learns anew."""
     index = _index(0, 1)

@@ -194,3 +194,8 @@ def test_an_operators_word_goes_before_health() -> None:
     for stage in (Stage.CORDONED, Stage.DRAINING, Stage.DRAINED):
         for state in HealthState:
             assert offered(state, stage).health is HostHealth.DRAINING
+
+
+def test_unready_by_its_source_is_unhealthy() -> None:
+    """Whom the source calls unready the fallback policy leaves alone, unless there is nobody else."""
+    assert {offered(state, Stage.UNREADY).health for state in HealthState} == {HostHealth.UNHEALTHY}
