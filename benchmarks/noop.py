@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.bodies import MODEL
+from ext_proc.core.duplex_messages import Pass
 from ext_proc.core.exchange_messages import Continue, Kind
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
 from ext_proc.core.names import ACCESS_LOG_SERVICE, EXT_PROC_SERVICE
 from ext_proc.wire.codec import Encoder
+from ext_proc.wire.duplex_codec import encode_piece, slice_piece
 from ext_proc.wire.server import GrpcServer
 from ext_proc.wire.transport import Method, Reply
 
@@ -21,6 +23,7 @@ HEADERS_TAG = 0x12
 """First byte of a ProcessingRequest with request headers: Envoy writes fields in order. Good for a benchmark only."""
 
 _NOTHING = Reply()
+_RESPONSE_HEADERS = Reply(Encoder(1).encode(Continue(Kind.RESPONSE_HEADERS)))
 
 
 class NoOpSession:
@@ -33,6 +36,29 @@ class NoOpSession:
     def receive(self, message: bytes) -> Reply:
         """Tell the kind by the first byte."""
         return self._headers if message[0] == HEADERS_TAG else next(self._bodies)
+
+    def close(self, *, delivered: bool) -> Reply:  # noqa: ARG002
+        """Do nothing."""
+        return _NOTHING
+
+
+class EchoSession:
+    """Answers in full duplex: headers with constants, and bodies with themselves."""
+
+    def __init__(self, picks: Iterator[Reply]) -> None:
+        self._picks = picks
+        self._waiting = True
+
+    def receive(self, message: bytes) -> Reply:
+        """Tell the kind by the first byte, and echo pieces of bodies."""
+        piece = slice_piece(message)
+        if piece is None:
+            return _NOTHING if message[0] == HEADERS_TAG else _RESPONSE_HEADERS
+        echo = encode_piece(Pass(piece.kind, piece.body, piece.end_of_stream))
+        if piece.kind is Kind.REQUEST_BODY and self._waiting:
+            self._waiting = False
+            return Reply(next(self._picks).message, more=(echo,))
+        return Reply(echo, joined=piece.kind is Kind.RESPONSE_BODY)
 
     def close(self, *, delivered: bool) -> Reply:  # noqa: ARG002
         """Do nothing."""
@@ -58,11 +84,16 @@ class DiscardSession:
         return _NOTHING
 
 
-def answers(addresses: list[str]) -> tuple[Reply, Iterator[Reply]]:
-    """Make the constants: what kvpicker itself would say, the pick going round all addresses."""
+def answers(addresses: list[str], picked: Kind = Kind.REQUEST_BODY) -> tuple[Reply, Iterator[Reply]]:
+    """Make the constants: what kvpicker itself would say, the pick going round all addresses.
+
+    Args:
+        addresses: the endpoints.
+        picked: kind of the message that is answered with the pick.
+    """
     encoder = Encoder(3)
     endpoints = [Endpoint(address=address, pool="bench", slot=slot) for slot, address in enumerate(addresses)]
-    picks = [Continue(Kind.REQUEST_BODY, _decision(endpoint), finished=True) for endpoint in endpoints]
+    picks = [Continue(picked, _decision(endpoint), finished=True) for endpoint in endpoints]
     bodies = itertools.cycle([Reply(encoder.encode(pick), finished=True) for pick in picks])
     return Reply(encoder.encode(Continue(Kind.REQUEST_HEADERS))), bodies
 
@@ -82,11 +113,11 @@ def _decision(endpoint: Endpoint) -> Decision:
     )
 
 
-async def serve(listen: str, addresses: list[str], record: Path | None, transport: str) -> None:
+async def serve(listen: str, addresses: list[str], record: Path | None, transport: str, *, duplex: bool) -> None:
     """Serve until SIGTERM."""
-    headers, bodies = answers(addresses)
+    headers, bodies = answers(addresses, Kind.REQUEST_HEADERS if duplex else Kind.REQUEST_BODY)
     methods = (
-        Method(EXT_PROC_SERVICE, "Process", lambda: NoOpSession(headers, bodies)),
+        Method(EXT_PROC_SERVICE, "Process", lambda: EchoSession(bodies) if duplex else NoOpSession(headers, bodies)),
         Method(ACCESS_LOG_SERVICE, "StreamAccessLogs", lambda: DiscardSession(record)),
     )
     server = GrpcServer(methods, [listen], transport)
@@ -107,8 +138,11 @@ def main() -> None:
     parser.add_argument(
         "--transport", default="auto", choices=("auto", "queue", "aio"), help="as in kvpicker's settings"
     )
+    parser.add_argument("--duplex", action="store_true", help="echo bodies, as full duplex wants it")
     arguments = parser.parse_args()
-    asyncio.run(serve(arguments.listen, arguments.endpoint, arguments.record, arguments.transport))
+    asyncio.run(
+        serve(arguments.listen, arguments.endpoint, arguments.record, arguments.transport, duplex=arguments.duplex)
+    )
 
 
 if __name__ == "__main__":

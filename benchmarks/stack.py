@@ -117,6 +117,7 @@ async def gateway(
     picks: bool = True,
     logs: bool = False,
     first_token: bool = False,
+    duplex: bool = False,
     priority_header: str | None = None,
 ) -> AsyncIterator[Gateway]:
     """Run an Envoy with the lean profile.
@@ -128,6 +129,7 @@ async def gateway(
         picks: False leaves the ext_proc filter out.
         logs: True for the access log that the profile has.
         first_token: True to show each streamed answer until its first token.
+        duplex: True to send both bodies in full duplex, as gateways do.
         priority_header: the header that holds the priority of a request.
     """
     options = EnvoyOptions(
@@ -146,11 +148,27 @@ async def gateway(
     manager = chains[0]["filters"][0]["typed_config"]
     if not logs:
         del manager["access_log"]
+    if duplex:
+        _send_all(manager)
     if not picks:
         kept = [entry for entry in manager["http_filters"] if entry["name"] != "envoy.filters.http.ext_proc"]
         manager["http_filters"] = kept
     async with EnvoyProcess(json.dumps(config), binary, concurrency=1) as envoy:
         yield Gateway(await envoy.port(), envoy.pid, envoy.stats)
+
+
+def _send_all(manager: dict[str, Any]) -> None:
+    """Let the ext_proc filter of a connection manager send everything in full duplex, and leave other readers out."""
+    full, send = "FULL_DUPLEX_STREAMED", "SEND"
+    kept = [entry for entry in manager["http_filters"] if entry["name"] != "envoy.filters.http.lua"]
+    (filter_,) = (entry["typed_config"] for entry in kept if entry["name"] == "envoy.filters.http.ext_proc")
+    filter_["processing_mode"] = {
+        f"{side}_{part}_mode": full if part == "body" else send
+        for side in ("request", "response")
+        for part in ("header", "body", "trailer")
+    }
+    filter_.pop("forward_rules", None)
+    manager["http_filters"] = kept
 
 
 @asynccontextmanager
@@ -179,12 +197,16 @@ async def kvpicker(
 
 
 @asynccontextmanager
-async def no_op(folder: Path, endpoints: Sequence[str], record: Path | None = None) -> AsyncIterator[Server]:
-    """Run the no-op server on a Unix socket in the folder."""
+async def no_op(
+    folder: Path, endpoints: Sequence[str], record: Path | None = None, *, duplex: bool = False
+) -> AsyncIterator[Server]:
+    """Run the no-op server on a Unix socket in the folder; `duplex` lets it echo bodies."""
     socket = f"unix:{folder}/no-op.sock"
     command = [sys.executable, "-m", "benchmarks.noop", socket, *endpoints]
     if record is not None:
         command += ["--record", str(record)]
+    if duplex:
+        command.append("--duplex")
     async with _server(command, socket, folder / "no-op.log") as server:
         yield server
 

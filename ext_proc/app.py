@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 import signal
 import time
@@ -24,6 +23,7 @@ from ext_proc.assembly import (
     endpoint_offer,
     endpoint_statuses,
     exchange_policy,
+    message_encoder,
     pace,
     scrape_token,
     warm_up,
@@ -57,10 +57,10 @@ from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
+from ext_proc.stopping import linger
 from ext_proc.token_pools import TokenPools
 from ext_proc.watching import Watching
 from ext_proc.wire.access_log import access_log_method
-from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ext_proc_method
 from ext_proc.wire.server import GrpcServer
 
@@ -115,7 +115,7 @@ class Service:
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         methods = (
-            ext_proc_method(self._open_exchange, Encoder(config.envoy.fallbacks + 1), self._observer),
+            ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
         )
         self._grpc = GrpcServer(methods, config.listen, config.transport)
@@ -166,7 +166,7 @@ class Service:
             loop.add_signal_handler(number, self._stopping.set)
 
     async def run(self) -> None:
-        """Serve until told to stop; then go on serving while the data plane notices, and return.
+        """Serve until told to stop; then go on serving while the data plane notices and answers pass, and return.
 
         A second signal cuts that short.
         """
@@ -174,8 +174,8 @@ class Service:
         self._ready = False
         await self._grpc.set_ready(ready=False)
         self._stopping.clear()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._stopping.wait(), self._config.drain_s)
+        ledger, config = self._core.ledger, self._config
+        await linger(self._stopping, config.drain_s, ledger.count_held, config.passing_s)
 
     def _open_exchange(self) -> Exchange:
         core = self._core

@@ -134,7 +134,7 @@ def build_core(
         strategies=build_strategies(config),
         observer=observer,
         instance=secrets.token_hex(4),
-        fallbacks=config.envoy.fallbacks,
+        fallbacks=config.envoy.named - 1,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
         gates=(lifecycle, health, capacity),
@@ -200,6 +200,8 @@ def exchange_policy(
     return ExchangePolicy(
         refuse_on_failure=config.failure_mode == "refuse",
         inspect_bytes=config.prompts.inspect_bytes,
+        collect_bytes=config.prompts.collect_bytes,
+        collect_s=config.prompts.collect_s,
         show_decisions=config.explain.header,
         networks=tuple(map(network, config.explain.networks)),
         tokens=tokens,
@@ -208,6 +210,11 @@ def exchange_policy(
         labels=(config.tenants.header or "", config.tenants.priority_header or ""),
         priorities=config.tenants.priorities,
     )
+
+
+def message_encoder(config: Config) -> Encoder:
+    """Make what writes answers."""
+    return Encoder(config.envoy.named, config.envoy.named_in_duplex)
 
 
 def endpoint_status(

@@ -139,9 +139,15 @@ class PromptsConfig(Section, frozen=True, kw_only=True):
     Attributes:
         inspect_bytes: Bytes of a body that are inspected, after decompression; the rest goes on unread. The
             default holds about two million tokens and stops decompression bombs.
+        collect_bytes: Bytes of a body in full duplex that are held back until the pick, at most. What is longer is
+            placed by its beginning, and goes on as it comes. In other modes Envoy holds bodies back, with limits of
+            its own.
+        collect_s: Seconds for which they are held back, at most; then what has come must do.
     """
 
     inspect_bytes: Annotated[int, Meta(ge=1_024, le=1_073_741_824)] = 8 * 1024 * 1024
+    collect_bytes: Annotated[int, Meta(ge=1_024, le=1_073_741_824)] = 2 * 1024 * 1024
+    collect_s: Seconds = 10.0
 
 
 class IndexConfig(Section, frozen=True, kw_only=True):
@@ -262,6 +268,9 @@ class Config(Section, frozen=True, kw_only=True):
             fallback policy, `refuse` answers 503.
         drain_s: Seconds that kvpicker still serves after SIGTERM while it says it is not ready; longer than Envoy's
             health check takes to notice (two checks, one a second).
+        passing_s: Seconds that kvpicker then waits for answers that pass through it in full duplex (Istio, Envoy AI
+            Gateway), at most: they would be cut with it. With `drain_s` it must fit into the time that a stop may take,
+            30 s in Kubernetes.
         log: What is logged.
     """
 
@@ -283,6 +292,7 @@ class Config(Section, frozen=True, kw_only=True):
     tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
+    passing_s: Annotated[float, Meta(ge=0, le=86_400)] = 20.0
     log: LogConfig = LogConfig()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
@@ -21,6 +21,7 @@ from ext_proc.core.exchange_messages import (
     BodyMode,
     Continue,
     Event,
+    GoDuplex,
     Ignore,
     Kind,
     Message,
@@ -33,7 +34,7 @@ from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.generator import Generator
-from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
+from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import Route, classify, parse, parse_head
@@ -42,9 +43,11 @@ from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
 
 IGNORE = Ignore()
+GO_DUPLEX = GoDuplex()
 
 _WHOLE_BODY_MODES = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
-_UNSUPPORTED_MODES = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
+_MODES_APART = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
+_ANY_PATH = Route(Operation.LOOKUP, Api.OPENAI, wants_body=False)
 
 
 class State(enum.IntEnum):
@@ -58,6 +61,15 @@ class State(enum.IntEnum):
     PASSING = enum.auto()
     OBSERVING = enum.auto()
     FINISHED = enum.auto()
+
+
+class Shared(NamedTuple):
+    """What a duplex exchange needs of the exchange that decides for it."""
+
+    feedback: Feedback
+    observer: Observer
+    policy: ExchangePolicy
+    clock: Callable[[], float]
 
 
 class Exchange:
@@ -112,6 +124,11 @@ class Exchange:
         self._decision: Decision | None = None
         self._turn: Turn | None = None
         self._arrived = False
+
+    @property
+    def shared(self) -> Shared:
+        """What a duplex exchange needs of this one."""
+        return Shared(self._feedback, self._observer, self._policy, self._clock)
 
     @property
     def labels(self) -> tuple[str, str]:
@@ -169,14 +186,16 @@ class Exchange:
         if event.observing:
             self.state = State.OBSERVING
             return IGNORE
-        if event.request_mode in _UNSUPPORTED_MODES or event.response_mode in _UNSUPPORTED_MODES:
-            return self._unsupported(event)
+        if event.request_mode in _MODES_APART or event.response_mode in _MODES_APART:
+            return self._apart(event.request_mode, event.response_mode)
         route = classify(event.method, event.head.path)
+        if route is None and event.anywhere and (event.subset is not None or self._picker.picks_without_model()):
+            route = _ANY_PATH
         if route is None:
             return self._pass("unknown_path")
         self._route = route
         self._api = route.api
-        if event.end_of_stream or not route.wants_body:
+        if event.end_of_stream or event.upgrade or not route.wants_body:
             return self._pick(Kind.REQUEST_HEADERS, parse_head(route, event.head))
         if event.request_mode in _WHOLE_BODY_MODES:
             self.state = State.AWAIT_BODY
@@ -309,13 +328,15 @@ class Exchange:
         self.state = State.FINISHED
         return Refuse(refusal, self._api)
 
-    def _unsupported(self, event: RequestHeaders) -> Action:
-        mode = event.request_mode if event.request_mode in _UNSUPPORTED_MODES else event.response_mode
+    def _apart(self, *modes: BodyMode) -> Action:
+        """Leave full duplex to another exchange, for which this one will only decide; refuse gRPC."""
+        if BodyMode.GRPC not in modes:
+            return GO_DUPLEX
         self.state = State.FINISHED
-        self._observer.failed(f"mode_{mode.name.lower()}")
+        self._observer.failed("mode_grpc")
         return Abort(
-            f"mode_{mode.name.lower()}",
-            f"kvpicker does not serve body mode {mode.name}; set request_body_mode BUFFERED_PARTIAL"
+            "mode_grpc",
+            "kvpicker does not serve body mode GRPC; set request_body_mode BUFFERED_PARTIAL"
             " and response_body_mode NONE",
         )
 
@@ -326,6 +347,8 @@ class Exchange:
         return IGNORE
 
     def _unexpected(self, event: Event) -> Action:
+        if isinstance(event, Message) and event.modes and not _MODES_APART.isdisjoint(event.modes):
+            return self._apart(*event.modes)
         kind = Kind.REQUEST_HEADERS if isinstance(event, RequestHeaders) else event.kind
         self._observer.failed(f"unexpected_{kind.name.lower()}")
         return Continue(kind)

@@ -51,6 +51,8 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         spoofed: True if the client sent a header that only a picker may set.
         request_id: the gateway's name for the request; empty where it is not forwarded.
         asker: address of the client, as the gateway sees it, if it asks for an explanation; else empty.
+        upgrade: True if the client wants to speak another protocol, so that no body is to be waited for.
+        anywhere: True if a path that is not known must be given an endpoint too, where any will do.
         tenant: on whose behalf the request is sent, as the gateway says; empty if it says nothing.
         priority: its priority, as the gateway writes it; empty the same.
     """
@@ -65,17 +67,28 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     spoofed: bool = False
     request_id: str = ""
     asker: str = ""
+    upgrade: bool = False
+    anywhere: bool = False
     tenant: str = ""
     priority: str = ""
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """Any other message; what follows `kind` is for bodies only, and `served` says who answers, if that is known."""
+    """Any other message.
+
+    Attributes:
+        kind: what it is; the rest is for bodies only.
+        body: the piece.
+        end_of_stream: True for the last one.
+        served: address of the endpoint that answers, if that is known.
+        modes: how the bodies of request and response come, where a stream begins with this message; else None.
+    """
 
     kind: Kind
     body: bytes = b""
     end_of_stream: bool = False
     served: str | None = None
+    modes: tuple[BodyMode, BodyMode] | None = None
 
 
 class Continue(msgspec.Struct, frozen=True, gc=False):
@@ -125,6 +138,10 @@ class Wait(msgspec.Struct, frozen=True, gc=False):
     found: Awaitable[TokenPrompt | None]
 
 
+class GoDuplex(msgspec.Struct, frozen=True, gc=False):
+    """Go on as a `DuplexExchange`: a body of this stream is full duplex."""
+
+
 class WaitForTurn(msgspec.Struct, frozen=True, gc=False):
     """Wait until the turn has its action, or its time is over (`Exchange.give_up`), and send that action.
 
@@ -138,4 +155,4 @@ class WaitForTurn(msgspec.Struct, frozen=True, gc=False):
 
 
 Event: TypeAlias = RequestHeaders | Message
-Action: TypeAlias = Continue | Refuse | Abort | Ignore | Wait | WaitForTurn
+Action: TypeAlias = Continue | Refuse | Abort | Ignore | Wait | WaitForTurn | GoDuplex

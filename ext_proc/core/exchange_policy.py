@@ -27,6 +27,8 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
         inspect_bytes: bound on what is read of a request body, compressed or not.
         show_decisions: True to show every client the decision on its request.
         networks: clients in them are told, if they ask, why their request went where it went.
+        collect_bytes: bytes of a request body that are held back until the pick, where holding them back is our part.
+        collect_s: seconds for which they are, at most.
         tokens: knows the exact tokens of requests; None where every pool goes by text.
         admission: lets requests wait whose endpoints are all at their caps; None lets none wait.
         extension: seconds that Envoy is asked to be patient, beyond the time a request may wait; 0 does not ask.
@@ -36,6 +38,8 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
 
     refuse_on_failure: bool = False
     inspect_bytes: int = 8 * 1024 * 1024
+    collect_bytes: int = 2 * 1024 * 1024
+    collect_s: float = 10.0
     show_decisions: bool = False
     networks: tuple[Network, ...] = ()
     tokens: TokenSource | None = None

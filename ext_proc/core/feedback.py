@@ -18,6 +18,7 @@ from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner, RateSource, Scrape
+from ext_proc.core.stream_outcomes import StreamOutcomes
 
 _LEAST_COUNTED = 64
 """Estimated tokens below which the chat template, which no estimate knows, would count for more than the text."""
@@ -58,6 +59,7 @@ class Feedback:
         self._blame = Blame(self._find, health, lambda: picker.knowledge.reputations)
         self._admission = admission
         self._patience = Patience()
+        self.streams = StreamOutcomes()
 
     def is_foreign(self, decision_id: str) -> bool:
         """Tell whether another kvpicker of the same Envoy made a decision."""
@@ -66,6 +68,19 @@ class Feedback:
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that Envoy still runs a request; False if its decision is unknown."""
         return self._ledger.renew(decision_id, now)
+
+    def hold(self, decision_id: str, *, held: bool = True) -> None:
+        """Note that the stream on which the answer will pass is open, or that it is not any more."""
+        self._ledger.hold(decision_id, held=held)
+
+    def log_tells(self, decision_id: str, now: float) -> None:
+        """Note that an access log speaks of a decision; it will of others whose own streams show the answer too."""
+        if decision_id in self.streams or self._ledger.is_held(decision_id):
+            self.streams.log_heard(now)
+
+    def touch(self, decision_id: str, now: float) -> None:
+        """Note that the answer to a request passes."""
+        self._ledger.touch(decision_id, now)
 
     def first_token(self, decision_id: str, now: float, served: str | None = None) -> None:
         """Learn from the first token of a streamed answer; an unknown decision and a second token say nothing.
@@ -139,6 +154,14 @@ class Feedback:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
         self._observer.finished(decision, outcome)
         self._freed(now)
+        return True
+
+    def settle_stream(self, outcome: Outcome, now: float) -> bool:
+        """Learn from an outcome that the decision's own stream showed; an access log may tell of it again."""
+        self._ledger.hold(outcome.decision_id, held=False)
+        if not self.settle(outcome, now):
+            return False
+        self.streams.note(outcome.decision_id)
         return True
 
     def left(self, request_id: str, now: float) -> bool:

@@ -57,6 +57,7 @@ class Lease(msgspec.Struct, gc=False):
         seen_at: when it was taken or last renewed, monotonic seconds.
         first_token: seconds from the decision to the first token; None if none was seen.
         served: address of the endpoint whose token that was.
+        held: True while the stream is open on which the answer passes; the request is known to run then.
     """
 
     decision: Decision
@@ -69,6 +70,7 @@ class Lease(msgspec.Struct, gc=False):
     seen_at: float
     first_token: float | None = None
     served: str | None = None
+    held: bool = False
 
 
 class Ledger:
@@ -185,6 +187,25 @@ class Ledger:
     def renew(self, decision_id: str, now: float) -> bool:
         """Note that a request still runs; False if its lease is unknown."""
         self._renewed = True
+        return self.touch(decision_id, now)
+
+    def hold(self, decision_id: str, *, held: bool) -> None:
+        """Note whether the stream is open on which the answer passes; an unknown decision has none."""
+        lease = self._leases.get(decision_id)
+        if lease is not None:
+            lease.held = held
+
+    def is_held(self, decision_id: str) -> bool:
+        """Tell whether the stream is open on which the answer passes."""
+        lease = self._leases.get(decision_id)
+        return lease is not None and lease.held
+
+    def count_held(self) -> int:
+        """Count the requests whose answers pass on streams that are open."""
+        return sum(lease.held for lease in self._leases.values())
+
+    def touch(self, decision_id: str, now: float) -> bool:
+        """Note that a request was seen to run; False if its lease is unknown."""
         lease = self._leases.pop(decision_id, None)
         if lease is None:
             return False
@@ -237,7 +258,8 @@ class Ledger:
         for lease in self._leases.values():
             if lease.seen_at + limit > now and len(overdue) >= spare:
                 break
-            overdue.append(lease)
+            if not lease.held or lease.seen_at + self._timeout <= now:
+                overdue.append(lease)
         for lease in overdue:
             self.end(lease.decision.id, now)
         return overdue
@@ -246,6 +268,6 @@ class Ledger:
         for lease in self._leases.values():
             if lease.seen_at > before:
                 break
-            if lease.counted:
+            if lease.counted and not lease.held:
                 lease.counted = False
                 lease.load.release(lease.tokens, now)

@@ -64,6 +64,9 @@ READ_HEADERS: Final = (
 )
 """All that kvpicker reads of a request's headers; the others, credentials among them, need not be sent to it."""
 
+UPGRADE_HEADERS: Final = ("upgrade", ":protocol")
+"""Headers of a client that wants to speak another protocol; a data plane need not send them."""
+
 LB_NAMESPACE: Final = "envoy.lb"
 SUBSET_NAMESPACE: Final = "envoy.lb.subset_hint"
 KVPICKER_NAMESPACE: Final = "kvpicker"

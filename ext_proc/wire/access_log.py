@@ -90,6 +90,7 @@ class AccessLogSession:
         kind = common.access_log_type
         if not identity:
             return self._keep(entry) if kind == _ATTEMPT else self._undecided(entry, now)
+        self._feedback.log_tells(identity, now)
         if kind == _PERIODIC:
             return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
         if kind not in _END_TYPES:
@@ -130,6 +131,8 @@ class AccessLogSession:
         return "undecided"
 
     def _stranger(self, identity: str) -> str:
+        if identity in self._feedback.streams:
+            return "repeated"
         return "foreign" if self._feedback.is_foreign(identity) else "unknown"
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 
 import msgspec
 from google.protobuf.struct_pb2 import Struct
 
-from ext_proc.core.addresses import canonical
 from ext_proc.core.error_bodies import error_body
 from ext_proc.core.exchange_messages import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Decision
@@ -30,13 +29,15 @@ from ext_proc.core.names import (
     SHOWN_KEY,
     SUBSET,
     SUBSET_NAMESPACE,
+    UPGRADE_HEADERS,
 )
 from ext_proc.core.prompts import RequestHead
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
+from ext_proc.wire.subset import Subset
 
-_WANTED = frozenset(READ_HEADERS)
+_WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
 
 
@@ -87,15 +88,16 @@ def _decode(message: bytes, labels: tuple[str, str]) -> Event | None:
     name = request.WhichOneof("request")
     if name == "request_body":
         body = request.request_body
-        return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream)
+        return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream, modes=_modes(request))
     if name == "request_headers":
         return _decode_headers(request, labels)
     if name == "response_body":
         piece = request.response_body
-        return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, _served(request))
+        return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, served_by(request), _modes(request))
     if name is None:
         return None
-    return Message(Kind[name.upper()])
+    ends = name == "response_headers" and request.response_headers.end_of_stream
+    return Message(Kind[name.upper()], end_of_stream=ends, modes=_modes(request))
 
 
 _BODY_FIELD = b"\x22"
@@ -114,11 +116,11 @@ def _slice_body(message: bytes) -> Message | None:
     """
     if not message.startswith(_BODY_FIELD):
         return None
-    size, inner = _read_varint(message, 1)
+    size, inner = read_varint(message, 1)
     outer_end = inner + size
     if not message.startswith(_BYTES_FIELD, inner) or outer_end > len(message):
         return None
-    length, start = _read_varint(message, inner + 1)
+    length, start = read_varint(message, inner + 1)
     end = start + length
     flag = _FLAGS.get(message[end:outer_end]) if end <= outer_end else None
     if flag is None or message[outer_end:] not in _TAILS:
@@ -126,7 +128,7 @@ def _slice_body(message: bytes) -> Message | None:
     return Message(Kind.REQUEST_BODY, message[start:end], flag)
 
 
-def _read_varint(message: bytes, position: int) -> tuple[int, int]:
+def read_varint(message: bytes, position: int) -> tuple[int, int]:
     """Return a length and the position behind it; a length that is cut off reaches beyond every message."""
     number = 0
     for shift, byte in enumerate(message[position : position + 5]):
@@ -145,8 +147,9 @@ def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> Requ
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
     protocol = request.protocol_config
+    method = get(":method", "")
     return RequestHeaders(
-        method=get(":method", ""),
+        method=method,
         head=RequestHead.of(values),
         end_of_stream=request.request_headers.end_of_stream,
         request_mode=_mode(protocol.request_body_mode),
@@ -156,6 +159,7 @@ def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> Requ
         spoofed=any(name in values for name in PICKER_HEADERS),
         request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
         asker=_asker(request) if request.attributes else "",
+        upgrade=method == "CONNECT" or any(name in values for name in UPGRADE_HEADERS),
         tenant=get(tenant, "")[:_LONGEST_LABEL],
         priority=get(priority, "")[:_LONGEST_LABEL].strip(),
     )
@@ -169,13 +173,21 @@ def _mode(number: int) -> BodyMode:
     return _MODES.get(number, BodyMode.GRPC)
 
 
+def _modes(request: ProcessingRequest) -> tuple[BodyMode, BodyMode] | None:
+    """Read how bodies come, which the first message of a stream says."""
+    if not request.HasField("protocol_config"):
+        return None
+    protocol = request.protocol_config
+    return _mode(protocol.request_body_mode), _mode(protocol.response_body_mode)
+
+
 def _asker(request: ProcessingRequest) -> str:
     """Read the address of a client that asks for an explanation; empty if none asks."""
     groups = (group.fields for group in request.attributes.values())
     return next((fields[ASKER].string_value for fields in groups if ASKER in fields), "")
 
 
-def _served(request: ProcessingRequest) -> str | None:
+def served_by(request: ProcessingRequest) -> str | None:
     """Read which endpoint Envoy tried last."""
     fields = request.metadata_context.filter_metadata
     return fields[LB_NAMESPACE].fields[SERVED].string_value or None if LB_NAMESPACE in fields else None
@@ -200,36 +212,6 @@ def _subset(request: ProcessingRequest) -> Collection[str] | None:
     return Subset(())
 
 
-class Subset(Collection[str]):
-    """Addresses that the data plane allows: `ip:port` exactly, or an IP alone with any port."""
-
-    def __init__(self, members: Iterable[str]) -> None:
-        self._exact: set[str] = set()
-        self._hosts: set[str] = set()
-        for member in members:
-            self._add(member.strip())
-
-    def _add(self, member: str) -> None:
-        try:
-            self._exact.add(canonical(member))
-        except ValueError:
-            host = member if member.startswith("[") or ":" not in member else f"[{member}]"
-            try:
-                self._hosts.add(canonical(f"{host}:1").rpartition(":")[0])
-            except ValueError:
-                return
-
-    def __contains__(self, address: object) -> bool:
-        return isinstance(address, str) and (address in self._exact or address.rpartition(":")[0] in self._hosts)
-
-    def __iter__(self) -> Iterator[str]:
-        yield from self._exact
-        yield from self._hosts
-
-    def __len__(self) -> int:
-        return len(self._exact) + len(self._hosts)
-
-
 class Encoder:
     """Writes ProcessingResponse messages.
 
@@ -239,9 +221,14 @@ class Encoder:
     Args:
         attempts: endpoints that a pick names; a shorter choice is repeated in order, so that Envoy's retries never
             reach its fallback policy, which knows nothing of models. 1 for data planes that take one address only.
+        attempts_in_duplex: the same on streams in full duplex, whose data plane may be another; None if it is not.
+
+    Attributes:
+        in_duplex: writes the messages of streams in full duplex.
     """
 
-    def __init__(self, attempts: int) -> None:
+    def __init__(self, attempts: int, attempts_in_duplex: int | None = None) -> None:
+        self.in_duplex = self if attempts_in_duplex in {None, attempts} else Encoder(attempts_in_duplex or 1)
         self._attempts = attempts
         self._picked = functools.lru_cache(maxsize=4096)(_picked)
 

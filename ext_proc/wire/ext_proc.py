@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 from collections.abc import Awaitable, Callable
 
 import grpc
 from google.protobuf.message import DecodeError
 
+from ext_proc.core.duplex import DuplexExchange
 from ext_proc.core.exchange import Exchange, State
-from ext_proc.core.exchange_messages import Abort, Action, Continue, Ignore, Refuse, Wait, WaitForTurn
+from ext_proc.core.exchange_messages import Abort, Action, Continue, GoDuplex, Ignore, Refuse, Wait, WaitForTurn
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
 from ext_proc.core.turn import Turn
 from ext_proc.wire.codec import Encoder, decode, encode_patience, encode_refusal
+from ext_proc.wire.duplex import DuplexSession
 from ext_proc.wire.transport import Method, Reply
+from ext_proc.wire.turns import await_turn
 
 _NOTHING = Reply()
 
@@ -23,16 +25,19 @@ _NOTHING = Reply()
 class ExtProcSession:
     """One ext_proc stream: bytes to event, exchange, action to bytes."""
 
-    __slots__ = ("_encoder", "_exchange", "_observer")
+    __slots__ = ("_duplex", "_encoder", "_exchange", "_observer")
 
     def __init__(self, exchange: Exchange, encoder: Encoder, observer: Observer) -> None:
         self._exchange = exchange
         self._encoder = encoder
         self._observer = observer
+        self._duplex: DuplexSession | None = None
 
     def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
         """Answer one ProcessingRequest; one that must wait, for tokens or for its turn, is answered after that."""
         try:
+            if self._duplex is not None:
+                return self._duplex.receive(message)
             event = decode(message, self._exchange.labels)
         except DecodeError as error:
             self._observer.failed("not_a_processing_request", error)
@@ -40,6 +45,9 @@ class ExtProcSession:
         if event is None:
             return _NOTHING
         action = self._exchange.receive(event)
+        if isinstance(action, GoDuplex):
+            self._duplex = DuplexSession(DuplexExchange(self._exchange), self._encoder.in_duplex)
+            return self._duplex.begin(event)
         if isinstance(action, Wait):
             return self._resume(action)
         return self._wait(action) if isinstance(action, WaitForTurn) else self._reply(action)
@@ -53,15 +61,7 @@ class ExtProcSession:
         return Reply(message, then=functools.partial(self._await_turn, action.turn))
 
     async def _await_turn(self, turn: Turn) -> Reply:
-        loop = asyncio.get_running_loop()
-        called = asyncio.Event()
-        turn.call = called.set
-        timer = loop.call_later(turn.deadline - turn.since, self._exchange.give_up)
-        try:
-            if turn.action is None:
-                await called.wait()
-        finally:
-            timer.cancel()
+        await await_turn(turn, self._exchange.give_up)
         return self._reply(turn.action)
 
     def _reply(self, action: Action) -> Reply:
@@ -79,7 +79,7 @@ class ExtProcSession:
 
     def close(self, *, delivered: bool) -> Reply:
         """End the exchange."""
-        self._exchange.close(delivered=delivered)
+        (self._duplex or self._exchange).close(delivered=delivered)
         return _NOTHING
 
 

@@ -56,15 +56,6 @@ def _end(stream: _Ended) -> None:
         stream.set_result(None)
 
 
-async def _next(
-    context: _Context, waiting: Waiting[_Ended], read: asyncio.Future[Any] | None, *, optional: bool
-) -> Any:
-    """Return the next message, of a read that is under way if there is one, or None once it is not to be awaited."""
-    if optional:
-        return await _read_optional(read or asyncio.ensure_future(context.read()), waiting)
-    return await (context.read() if read is None else read)
-
-
 async def _second(answer: Awaitable[Reply], read: asyncio.Future[Any]) -> Reply | None:
     """Await an answer, or that the peer no longer waits for it: it may say so by nothing but its half-close."""
     read.add_done_callback(_heed)
@@ -135,38 +126,78 @@ async def _pump(session: Session, context: _Context, waiting: Waiting[_Ended]) -
 
     The end of a stream and its cancellation are both normal ends.
     """
-    delivered = True
-    finished = None
-    optional = False
-    read: asyncio.Future[Any] | None = None
+    talk = _Talk(session, context, waiting)
     try:
-        while (message := await _next(context, waiting, read, optional=optional)) is not grpc.aio.EOF:
-            read = None
-            if message is None:
-                finished = Reply()
-                break
-            reply = session.receive(message)
-            delivered = delivered and isinstance(reply, Reply)  # whatever is decided meanwhile
-            if not isinstance(reply, Reply):
-                reply = await reply
-            if reply.then is not None:
-                delivered = False
-                if reply.message is not None:
-                    await context.write(reply.message)
-                read = asyncio.ensure_future(context.read())
-                second = await _second(reply.then(), read)
-                if second is None:
-                    finished = Reply(None, True, grpc.StatusCode.CANCELLED)
-                    break
-                reply = second
-            if reply.message is not None:
-                delivered = False
-                await context.write(reply.message)
-                delivered = True
-            if reply.finished:
-                finished = reply._replace(message=None)
-                break
-            optional = reply.optional
+        await talk.run()
     finally:
-        last = session.close(delivered=delivered)
-    return finished or last
+        last = session.close(delivered=talk.delivered)
+    return talk.finished or last
+
+
+class _Talk:
+    """One stream while it runs.
+
+    Attributes:
+        delivered: whether the last answer was written, and none is awaited.
+        finished: what ended the stream from our side, without its message; None if we did not.
+    """
+
+    def __init__(self, session: Session, context: _Context, waiting: Waiting[_Ended]) -> None:
+        self.delivered = True
+        self.finished: Reply | None = None
+        self._session = session
+        self._context = context
+        self._waiting = waiting
+        self._reading: asyncio.Future[Any] | None = None
+
+    async def run(self) -> None:
+        """Answer every message, until one side ends the stream."""
+        reply = Reply()
+        while self.finished is None:
+            message = await self._read(reply)
+            if message is grpc.aio.EOF or self.finished is not None:
+                return
+            reply = await self._say(self._session.receive(message))
+
+    async def _read(self, after: Reply) -> Any:
+        """Return the next message; None once it is not to be awaited."""
+        if after.later is not None:
+            done, _ = await asyncio.wait((self._read_ahead(),), timeout=after.later.seconds)
+            if not done:
+                await self._say(after.later.ask())
+        elif after.optional:
+            message = await _read_optional(self._read_ahead(), self._waiting)
+            self._reading = None
+            if message is None:
+                self.finished = Reply()
+            return message
+        if self.finished is not None:
+            return None
+        reading, self._reading = self._reading, None
+        return await (self._context.read() if reading is None else reading)
+
+    def _read_ahead(self) -> asyncio.Future[Any]:
+        """Begin to read, unless that is under way."""
+        if self._reading is None:
+            self._reading = asyncio.ensure_future(self._context.read())
+            self._reading.add_done_callback(_heed)
+        return self._reading
+
+    async def _say(self, asked: Reply | Awaitable[Reply]) -> Reply:
+        self.delivered = self.delivered and isinstance(asked, Reply)  # whatever is decided meanwhile
+        reply = asked if isinstance(asked, Reply) else await asked
+        if reply.then is not None:
+            self.delivered = False
+            if reply.message is not None:
+                await self._context.write(reply.message)
+            second = await _second(reply.then(), self._read_ahead())
+            reply = Reply(None, True, grpc.StatusCode.CANCELLED) if second is None else second
+        if reply.message is not None:
+            self.delivered = False
+            await self._context.write(reply.message)
+            for message in reply.more:
+                await self._context.write(message)
+            self.delivered = True
+        if reply.finished:
+            self.finished = reply._replace(message=None)
+        return reply

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final, TypeAlias
 
 import grpc
 
-from ext_proc.wire.transport import FAULT, Reply, Session, Waiting, report_fault
+from ext_proc.wire.transport import FAULT, Later, Reply, Session, Waiting, report_fault
 
 try:
     cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
@@ -21,6 +21,7 @@ Event: TypeAlias = Any
 
 _NO_FLAGS: Final = 0
 _NOTHING: Final = Reply()
+_NO_MORE: Final[Iterator[bytes]] = iter(())
 
 
 class Stream:
@@ -40,11 +41,13 @@ class Stream:
         "_call",
         "_delivered",
         "_kept",
+        "_more",
         "_optional",
         "_overhearing",
         "_session",
         "_task",
         "_then",
+        "_timer",
         "_waiting",
     )
 
@@ -59,6 +62,8 @@ class Stream:
         self._then: Callable[[], Awaitable[Reply]] | None = None
         self._overhearing = False
         self._kept: bytes | None = None
+        self._more: Iterator[bytes] = _NO_MORE
+        self._timer: asyncio.TimerHandle | None = None
         call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
         try:
             self._session = open_session()
@@ -79,11 +84,15 @@ class Stream:
 
     def _received(self, event: Event) -> None:
         """Take the peer's message, None at its half-close; the first answer completes with the read behind it."""
+        if self._overhearing:
+            self._overheard(event)
+            return
         if not event.success:
             self._close()
             return
         self._delivered = True
         self._waits_no_more()
+        self._hurries_no_more()
         message = event.batch_operations[-1].message()
         if self._session is None:
             return
@@ -126,23 +135,43 @@ class Stream:
         elif reply.finished:
             self._finish(reply)
         elif reply.message is None:
+            if reply.later is not None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(reply.later.seconds, self._elapsed, reply.later)
             self._read()
-        elif self._begun:
+        else:
+            self._send(reply.message, reply)
+
+    def _send(self, message: bytes, reply: Reply) -> None:
+        operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
+        if not self._begun:
+            operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
+        if self._overhearing or self._kept is not None or reply.more or (self._begun and not reply.joined):
             # Not together with the next read: that may end with the stream, and hide that this was written.
             self._delivered = False
             self._optional = reply.optional
-            self._start((cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),), self._written)
+            self._more = iter(reply.more)
+            self._start(operations, self._written)
         else:
-            self._delivered = False
-            self._start(
-                (
-                    cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS),
-                    cygrpc.SendMessageOperation(reply.message, _NO_FLAGS),
-                    cygrpc.ReceiveMessageOperation(_NO_FLAGS),
-                ),
-                self._received,
-            )
-            self._begun = True
+            self._delivered = reply.joined
+            operations.append(cygrpc.ReceiveMessageOperation(_NO_FLAGS))
+            self._start(operations, self._received)
+        self._begun = True
+
+    def _elapsed(self, later: Later) -> None:
+        """Ask for what is to be said unasked, while the read goes on."""
+        self._timer = None
+        if self._session is None:
+            return
+        self._overhearing = True
+        try:
+            reply = later.ask()
+            if isinstance(reply, Reply):
+                self._answer(reply)
+            else:
+                self._await(reply)
+        except Exception as error:  # noqa: BLE001  as above
+            self._fail(error)
 
     def _answer_first(self, message: bytes | None, then: Callable[[], Awaitable[Reply]]) -> None:
         """Send a message, and when it is out await another: a call sends one at a time."""
@@ -170,6 +199,8 @@ class Stream:
         if then is None or self._session is None:
             return
         self._await(then())
+        if self._overhearing:  # this read is under way
+            return
         self._overhearing = True
         self._start((cygrpc.ReceiveMessageOperation(_NO_FLAGS),), self._overheard)
 
@@ -185,6 +216,10 @@ class Stream:
     def _written(self, event: Event) -> None:
         if not event.success:
             self._close()
+            return
+        message = next(self._more, None)
+        if message is not None:  # one at a time is what the library takes
+            self._start((cygrpc.SendMessageOperation(message, _NO_FLAGS),), self._written)
             return
         self._delivered = True
         self._read()
@@ -217,6 +252,7 @@ class Stream:
         """Let the call go, which the library waits for; batches that are still open complete by themselves."""
         self._call = None
         self._waits_no_more()
+        self._hurries_no_more()
         if self._task is not None:
             self._task.cancel()
 
@@ -224,6 +260,11 @@ class Stream:
         if self._optional:
             self._optional = False
             self._waiting.discard(self)
+
+    def _hurries_no_more(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _start(self, operations: Any, tag: Callable[[Event], None]) -> None:
         if self._call is None:

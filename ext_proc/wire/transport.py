@@ -29,6 +29,13 @@ FAULT: Final = "internal error"
 """What a peer is told when a session raised; the rest is not its business."""
 
 
+class Later(NamedTuple):
+    """What to do if the peer says nothing for so many seconds: ask for a reply that answers no message."""
+
+    seconds: float
+    ask: Callable[[], Reply | Awaitable[Reply]]
+
+
 class Reply(NamedTuple):
     """What to do after a message.
 
@@ -39,6 +46,10 @@ class Reply(NamedTuple):
         details: text that goes with a status other than OK.
         optional: True if the peer loses nothing should the stream end in good order before its next message; heeded
             from the second answer of a stream on.
+        more: answers to be written after `message`, in order; only where that is not None and the stream not finished.
+        joined: True if nobody needs to know whether this answer was written, so that it may go out together with the
+            next read; heeded from the second answer of a stream on.
+        later: what to do if no message comes after this reply.
         then: makes a second answer to the same message, to be awaited once this one is sent; the next message is not
             answered before that. A peer that half-closes meanwhile is gone, and gets nothing.
     """
@@ -48,6 +59,9 @@ class Reply(NamedTuple):
     status: grpc.StatusCode = grpc.StatusCode.OK
     details: str = ""
     optional: bool = False
+    more: tuple[bytes, ...] = ()
+    joined: bool = False
+    later: Later | None = None
     then: Callable[[], Awaitable[Reply]] | None = None
 
 

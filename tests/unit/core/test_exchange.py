@@ -12,6 +12,7 @@ from ext_proc.core.exchange_messages import (
     Action,
     BodyMode,
     Continue,
+    GoDuplex,
     Ignore,
     Kind,
     Message,
@@ -89,6 +90,9 @@ class ExchangeWalk(RuleBasedStateMachine):
             assert action.kind is kind
             self.picks += action.decision is not None
             self.over = self.over or action.finished
+        elif isinstance(action, GoDuplex):
+            assert self.exchange.state is State.OPEN
+            self.over = True
         elif isinstance(action, Ignore):
             assert self.exchange.state is State.OBSERVING
         else:

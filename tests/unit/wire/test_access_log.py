@@ -184,6 +184,29 @@ def test_an_outcome_is_settled_once(log: Log) -> None:
     assert log.results == ["settled", "unknown"]
 
 
+def test_an_entry_of_a_decision_that_its_stream_settled_is_a_repetition(log: Log) -> None:
+    """It counts neither as foreign nor as unknown, and shows that the log speaks of such decisions."""
+    feedback = log.picking.core.feedback
+    assert not feedback.streams.has_log(log.picking.now)
+    assert feedback.settle_stream(Outcome(decision_id=log.decision.id, ending=Ending.OK), log.picking.now)
+    log.take(entry(log.decision.id, **ANSWERED))
+    log.take(entry(log.decision.id, kind=AccessLogType.DownstreamPeriodic))
+    assert log.results == ["repeated", "repeated"]
+    assert len(log.picking.notes.all("finished")) == 1
+    assert feedback.streams.has_log(log.picking.now)
+    assert not feedback.streams.has_log(log.picking.now + 61)
+
+
+def test_an_entry_that_comes_before_the_end_of_its_stream_settles(log: Log) -> None:
+    """Then it is the stream that repeats."""
+    feedback = log.picking.core.feedback
+    feedback.hold(log.decision.id)
+    log.take(entry(log.decision.id, **ANSWERED))
+    assert not feedback.settle_stream(Outcome(decision_id=log.decision.id, ending=Ending.OK), log.picking.now)
+    assert log.results == ["settled"]
+    assert feedback.streams.has_log(log.picking.now)
+
+
 def test_periodic_entries_renew_the_lease(log: Log) -> None:
     """A request that Envoy still reports as running stays in flight however long it takes (F09)."""
     for _ in range(20):

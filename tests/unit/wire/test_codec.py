@@ -12,7 +12,8 @@ from ext_proc.core.exchange_messages import Continue, Kind, Refuse
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
 from ext_proc.core.names import DECISION_KEY, DESTINATION, KVPICKER_NAMESPACE, RANK
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
-from ext_proc.wire.codec import Encoder, Subset, decision_id, encode_refusal
+from ext_proc.wire.codec import Encoder, decision_id, encode_refusal
+from ext_proc.wire.subset import Subset
 
 
 def decision(

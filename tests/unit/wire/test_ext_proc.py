@@ -106,14 +106,15 @@ def test_streamed_bodies_are_answered_piece_by_piece(picking: Picking) -> None:
         assert response(reply) == ProcessingResponse(request_body={})
 
 
-@pytest.mark.parametrize("mode", [BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC], ids=lambda mode: mode.name)
+@pytest.mark.parametrize("other", [BodyMode.NONE, BodyMode.FULL_DUPLEX_STREAMED], ids=lambda mode: mode.name)
 @pytest.mark.parametrize("side", ["mode", "response_mode"])
-def test_modes_that_are_not_served_end_in_a_clear_error(picking: Picking, mode: BodyMode, side: str) -> None:
-    """A mode that is not served ends the stream with UNIMPLEMENTED and is counted."""
-    reply = picking.session().receive(headers_message(**{side: mode}))
+def test_the_mode_that_is_not_served_ends_in_a_clear_error(picking: Picking, other: BodyMode, side: str) -> None:
+    """GRPC messages end the stream with UNIMPLEMENTED, and are counted."""
+    modes = {"mode": other, "response_mode": other, side: BodyMode.GRPC}
+    reply = picking.session().receive(headers_message(**modes))
     assert (reply.message, reply.finished, reply.status) == (None, True, grpc.StatusCode.UNIMPLEMENTED)
-    assert mode.name in reply.details
-    assert picking.notes.all("failed") == [f"mode_{mode.name.lower()}"]
+    assert "GRPC" in reply.details
+    assert picking.notes.all("failed") == ["mode_grpc"]
 
 
 @pytest.mark.parametrize(

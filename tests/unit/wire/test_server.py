@@ -73,7 +73,7 @@ async def test_unsupported_mode_is_a_status(channel: grpc.aio.Channel) -> None:
     from ext_proc.core.exchange_messages import BodyMode  # noqa: PLC0415
 
     call = begin(channel, PROCESS)
-    await call.write(headers_message(mode=BodyMode.FULL_DUPLEX_STREAMED))
+    await call.write(headers_message(mode=BodyMode.GRPC))
     assert await call.code() is grpc.StatusCode.UNIMPLEMENTED
     assert "BUFFERED_PARTIAL" in await call.details()
 

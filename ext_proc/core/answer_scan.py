@@ -1,0 +1,182 @@
+"""Finds what an engine says of tokens in the pieces of an answer, however they are split, and keeps little of them."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import Final
+
+from ext_proc.core.model import Usage
+
+_USAGE: Final = b'"usage"'
+_ERROR: Final = b'"error"'
+"""In a JSON string the quotes would be escaped, so generated text cannot be mistaken for these."""
+
+_LONGEST_USAGE: Final = 4096
+_SEAM: Final = 48
+"""Bytes kept of each piece, since what is looked for may begin in one and end in the next."""
+
+_BEGINNING: Final = 2048
+_END: Final = 16_384
+"""Bytes of an event stream that are looked through at its beginning and, about, at its end."""
+
+_ID_WITHIN: Final = 16_384
+"""An answer gives its id at its beginning."""
+
+_OPENING = re.compile(rb'"usage"\s*:\s*')
+_COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d{1,9})\s*[,}]')
+_FAILED = re.compile(rb'data:\s*\{\s*(?:"error"\s*:\s*(?!null)[^\s]|"type"\s*:\s*"error")')
+_ID = re.compile(rb'"id"\s*:\s*"(resp_[\w-]{1,128})"')
+
+_SHARED = {b"prompt_tokens": "prompt", b"completion_tokens": "completion", b"cached_tokens": "cached"}
+_RESPONSES = {**_SHARED, b"input_tokens": "prompt", b"output_tokens": "completion"}
+_ANTHROPIC = {
+    **_SHARED,
+    b"input_tokens": "anthropic_input",
+    b"output_tokens": "anthropic_output",
+    b"cache_read_input_tokens": "anthropic_cached",
+}
+_DETAILS = b'_tokens_details"'
+"""Two APIs share the names of their counts; only OpenAI's Responses adds details."""
+
+MOST_TOKENS: Final = 10_000_000
+"""A count above this is nonsense of the engine, and as good as none."""
+
+
+class AnswerScan:
+    """Reads an answer of the OpenAI or the Anthropic API piece by piece, as an event stream or as JSON.
+
+    Of an event stream only the beginning and the end are looked at, where counts and errors stand; so a piece costs
+    next to nothing, however many there are.
+
+    Args:
+        events: True for an event stream.
+        wants_id: True to look for the id of the response object too.
+    """
+
+    __slots__ = ("_counts", "_early", "_events", "_head", "_left", "_rest", "_size", "_window", "failed", "response_id")
+
+    def __init__(self, *, events: bool, wants_id: bool = False) -> None:
+        self.failed = False
+        self.response_id = ""
+        self._events = events
+        self._early = True
+        self._head: bytes | None = b"" if wants_id else None
+        self._left = _BEGINNING
+        self._rest = b""
+        self._window: deque[bytes] = deque()
+        self._size = 0
+        self._counts: dict[str, int] = {}
+
+    def feed(self, piece: bytes) -> None:
+        """Take the next piece."""
+        if self._early:
+            self._feed_early(piece)
+            return
+        self._window.append(piece)
+        self._size += len(piece)
+        if self._size > 2 * _END:
+            self._trim()
+
+    def _feed_early(self, piece: bytes) -> None:
+        """Take a piece of the beginning, or of an answer that is no stream."""
+        if self._head is not None:
+            self._look_for_id(piece)
+        if not self._events or self._left > 0:
+            self._left -= len(piece)
+            self._look(piece)
+        else:
+            self._window.append(piece)
+            self._size += len(piece)
+            self._trim()
+        self._early = not self._events or self._left > 0 or self._head is not None
+
+    def _trim(self) -> None:
+        """Keep what may be the end, once there is enough of it."""
+        window, size = self._window, self._size
+        while size - len(window[0]) >= _END:
+            size -= len(window.popleft())
+            self._rest = b""  # what it ended with does not go on in what is kept
+        if len(window) == 1 and size > _END:
+            window[0] = window[0][-_END:]
+            size = _END
+            self._rest = b""
+        self._size = size
+
+    def finish(self) -> None:
+        """Note that no further piece comes."""
+        end = b"".join(self._window)
+        self._window.clear()
+        self._size = 0
+        self._look(end)
+
+    def _look(self, piece: bytes) -> None:
+        text = self._rest + piece
+        if self._events and not self.failed and _ERROR in text:
+            self.failed = _FAILED.search(text) is not None
+        at = text.find(_USAGE)
+        self._rest = text[-_SEAM:] if at < 0 else self._read(text, at)
+
+    @property
+    def usage(self) -> Usage:
+        """What was found; Anthropic counts cached tokens beside its input tokens, OpenAI among them."""
+        get = self._counts.get
+        uncached = get("anthropic_input")
+        if uncached is None:
+            return Usage(get("prompt"), get("completion"), get("cached"))
+        cached = get("anthropic_cached")
+        return Usage(uncached + (cached or 0), get("anthropic_output"), cached)
+
+    def _read(self, text: bytes, at: int) -> bytes:
+        """Read every usage object from a place on; returns what the next piece may go on with."""
+        while at >= 0:
+            opening = _OPENING.match(text, at)
+            start = opening.end() if opening else len(text)
+            if start >= len(text):
+                return _tail(text, at)
+            if text[start] != ord("{"):
+                at = text.find(_USAGE, start)
+                continue
+            end = _end_of_object(text, start)
+            if end < 0:
+                return _tail(text, at)
+            self._note(text[start:end])
+            at = text.find(_USAGE, end)
+        return text[-_SEAM:]
+
+    def _note(self, usage: bytes) -> None:
+        """Keep the last count of each kind, since an answer may repeat its own; but a 0 replaces nothing."""
+        names = _RESPONSES if _DETAILS in usage else _ANTHROPIC
+        counts = self._counts
+        for field, digits in _COUNT.findall(usage):
+            name = names.get(field)
+            if name is not None:
+                count = int(digits)
+                if count <= MOST_TOKENS and (count or name not in counts):
+                    counts[name] = count
+
+    def _look_for_id(self, piece: bytes) -> None:
+        head = (self._head or b"") + piece[:_ID_WITHIN]
+        found = _ID.search(head)
+        if found:
+            self.response_id = found[1].decode()
+        self._head = None if found or len(head) >= _ID_WITHIN else head
+
+
+def _end_of_object(text: bytes, start: int) -> int:
+    """Return where a usage object ends, which has no braces in its texts; -1 if it does not end here."""
+    end, depth = start, 0
+    while end < start + _LONGEST_USAGE:
+        close = text.find(b"}", end, start + _LONGEST_USAGE) + 1
+        if not close:
+            return -1
+        depth += text.count(b"{", end, close) - 1
+        if depth == 0:
+            return close
+        end = close
+    return -1
+
+
+def _tail(text: bytes, at: int) -> bytes:
+    """Return what began at a place and is not over; nothing but the seam if it is longer than any usage."""
+    return text[at:] if len(text) - at < _LONGEST_USAGE else text[-_SEAM:]

@@ -1,0 +1,300 @@
+"""One HTTP exchange in full duplex, as a state machine: events of an ext_proc stream in, lists of actions out.
+
+Where Envoy streams a body in full duplex it goes on by itself and waits for nothing: it is we who hold the body back
+until the pick is made, and who give every byte of it back, in order. The decision itself is made by an `Exchange` that
+believes it has a buffered body. The moves are the table `DuplexExchange._moves`, for each side by its own state; what
+it lacks is ignored, since an answer that nobody asked for would end the request.
+
+    request:  OPEN → COLLECTING → (WAITING) → PASSING → ENDED      full duplex
+              OPEN → ASKING                                        any other mode: an answer to each message
+    response: OPEN → PASSING → ENDED                               both
+
+A stream of this kind is never ended by us before Envoy ends it, except by a refusal: what is left of a body would be
+lost.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Final
+
+import msgspec
+
+from ext_proc.core.duplex_answer import DuplexAnswer
+from ext_proc.core.duplex_messages import PIECE_BYTES, DuplexAction, DuplexEvent, ResponseHeaders, pieces
+from ext_proc.core.exchange import Exchange, State
+from ext_proc.core.exchange_messages import (
+    Abort,
+    Action,
+    BodyMode,
+    Continue,
+    Event,
+    GoDuplex,
+    Ignore,
+    Kind,
+    Message,
+    Refuse,
+    RequestHeaders,
+    Wait,
+    WaitForTurn,
+)
+from ext_proc.core.token_hits import TokenPrompt
+
+_FULL: Final = BodyMode.FULL_DUPLEX_STREAMED
+SHORT_CUTS: Final = 32
+"""Pieces of an answer that pass without a look at the clock."""
+
+_NOTHING: Final[tuple[DuplexAction, ...]] = ()
+_GO_ON: Final = {kind: (Continue(kind),) for kind in Kind}
+
+
+class Side(enum.IntEnum):
+    """Where one direction of an exchange stands."""
+
+    OPEN = enum.auto()
+    ASKING = enum.auto()
+    COLLECTING = enum.auto()
+    WAITING = enum.auto()
+    PASSING = enum.auto()
+    ENDED = enum.auto()
+
+
+class DuplexExchange:
+    """One HTTP request on a stream of which at least one body is full duplex.
+
+    Args:
+        exchange: decides, and has not begun.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.request = Side.OPEN
+        self.response = Side.OPEN
+        self._exchange = exchange
+        self._feedback, self._observer, self._policy, self._clock = exchange.shared
+        self._began = 0.0
+        self._request_full = False
+        self._response_mode = BodyMode.NONE
+        self._response_full = False
+        self._body: bytes | bytearray = b""
+        self._ended_by: Kind | None = None
+        self._answer: DuplexAnswer | None = None
+        self._short_cut: Callable[[bytes], None] | None = None
+        self._short_cuts = 0
+
+    def begin(self, event: Event) -> Sequence[DuplexAction]:
+        """Take the first event, which says how the bodies come."""
+        modes = (event.request_mode, event.response_mode) if isinstance(event, RequestHeaders) else event.modes
+        request_mode, self._response_mode = modes or (BodyMode.NONE, BodyMode.NONE)
+        self._request_full, self._response_full = request_mode is _FULL, self._response_mode is _FULL
+        self._began = self._clock()
+        return self.receive(event)
+
+    def receive(self, event: DuplexEvent) -> Sequence[DuplexAction]:
+        """Take one event and return what to do, in order."""
+        if isinstance(event, Message):
+            kind = event.kind
+            side = self.response if kind in _OF_RESPONSE else self.request
+        elif isinstance(event, ResponseHeaders):
+            kind, side = Kind.RESPONSE_HEADERS, self.response
+        else:
+            kind, side = Kind.REQUEST_HEADERS, self.request
+        move = self._moves.get((side, kind))
+        return _NOTHING if move is None else move(self, event)
+
+    def lets_pass(self, piece: Message) -> bool:
+        """Take a short cut: True if a piece in the middle of an answer passes as it is, and nothing else is to be done.
+
+        If not, `receive` takes it, as it now and then takes one that could.
+        """
+        note = self._short_cut
+        if note is None or self._short_cuts == 0 or piece.kind is not Kind.RESPONSE_BODY:
+            return False
+        if piece.end_of_stream or not 0 < len(piece.body) <= PIECE_BYTES:
+            return False
+        self._short_cuts -= 1
+        note(piece.body)
+        return True
+
+    def resume(self, tokens: TokenPrompt | None) -> Sequence[DuplexAction]:
+        """Go on after a `Wait`, with the prompt's tokens or, if they are not to be had, without."""
+        return self._decided(self._exchange.resume(tokens)) if self.request is Side.WAITING else _NOTHING
+
+    def turned(self, action: Action) -> Sequence[DuplexAction]:
+        """Go on after a `WaitForTurn`, with the action that the turn has."""
+        return self._decided(action) if self.request is Side.WAITING else _NOTHING
+
+    def give_up(self) -> None:
+        """Note that the request has waited for its turn as long as it may; it gets its action by that."""
+        self._exchange.give_up()
+
+    def patience(self) -> float | None:
+        """Return the seconds for which the rest of a body is still waited for; None if none is."""
+        if self.request is not Side.COLLECTING:
+            return None
+        return max(self._began + self._policy.collect_s - self._clock(), 0.0)
+
+    def hurry(self) -> Sequence[DuplexAction]:
+        """Decide on what came of the body; the rest goes on as it comes."""
+        return self._decide(complete=False) if self.request is Side.COLLECTING else _NOTHING
+
+    def close(self, *, delivered: bool) -> None:
+        """End the exchange; a decision that Envoy did not get is taken back, of any other something became."""
+        reached = delivered or self.response is not Side.OPEN
+        if self._answer is not None:
+            self._answer.gone(self._clock(), reached=reached)
+        self._exchange.close(delivered=reached)
+        self._answer = self._short_cut = None
+        self._body = b""
+        self.request = self.response = Side.ENDED
+
+    def _begin(self, event: RequestHeaders) -> Sequence[DuplexAction]:
+        if event.end_of_stream:
+            self._ended_by = Kind.REQUEST_HEADERS
+        asked = msgspec.structs.replace(
+            event,
+            request_mode=BodyMode.BUFFERED_PARTIAL if self._request_full else event.request_mode,
+            response_mode=BodyMode.NONE,
+            anywhere=True,
+        )
+        action = self._exchange.receive(asked)
+        if self._request_full and self._exchange.state is State.AWAIT_BODY:
+            self.request = Side.COLLECTING
+            return _NOTHING
+        return self._decided(action)
+
+    def _begin_late(self, event: Message) -> Sequence[DuplexAction]:
+        """Begin with another message than the headers, which are not sent then: there is nothing to decide."""
+        if not self._request_full:
+            return _GO_ON[event.kind]
+        self.request = Side.PASSING
+        return self.receive(event)
+
+    def _collect(self, event: Message) -> Sequence[DuplexAction]:
+        if self._body:
+            self._body = bytearray(self._body) if isinstance(self._body, bytes) else self._body
+            self._body += event.body
+        else:  # most often there is one piece only, which then is copied nowhere
+            self._body = event.body
+        if event.end_of_stream:
+            self._ended_by = Kind.REQUEST_BODY
+            return self._decide(complete=True)
+        return self._decide(complete=False) if len(self._body) > self._policy.collect_bytes else _NOTHING
+
+    def _collected(self, event: Message) -> Sequence[DuplexAction]:  # noqa: ARG002
+        self._ended_by = Kind.REQUEST_TRAILERS
+        return self._decide(complete=True)
+
+    def _decide(self, *, complete: bool) -> Sequence[DuplexAction]:
+        body = self._body = bytes(self._body)
+        if body or self._ended_by is Kind.REQUEST_BODY:
+            event: Event = Message(Kind.REQUEST_BODY, body, complete)
+        else:  # there is no body to understand, so what the headers say must do
+            event = Message(Kind.REQUEST_TRAILERS)
+        return self._decided(self._exchange.receive(event))
+
+    def _decided(self, action: Action) -> Sequence[DuplexAction]:
+        """Turn an answer of the deciding exchange into answers here."""
+        if isinstance(action, Wait | WaitForTurn):
+            self.request = Side.WAITING
+            if self._request_full and isinstance(action, WaitForTurn):  # in full duplex Envoy is patient by itself
+                action = msgspec.structs.replace(action, extension=0.0)
+            return (action,)
+        if isinstance(action, Refuse | Abort):
+            self.request = self.response = Side.ENDED
+            return (action,)
+        if isinstance(action, Ignore | GoDuplex):
+            return _NOTHING
+        if action.decision is not None:
+            shown = self._response_mode is not BodyMode.NONE
+            self._answer = DuplexAnswer(self._feedback, action.decision, self._began, shown=shown)
+        kind = Kind.REQUEST_HEADERS if self._request_full else action.kind
+        answer = msgspec.structs.replace(action, kind=kind, finished=False, skip_body=False)
+        if not self._request_full:
+            self.request = Side.ASKING
+            return (answer,)
+        return (answer, *self._release())
+
+    def _release(self) -> Sequence[DuplexAction]:
+        """Give back what was collected of the body, and its end if that has come."""
+        body, self._body = bytes(self._body), b""
+        self.request = Side.PASSING if self._ended_by is None else Side.ENDED
+        held: Sequence[DuplexAction] = pieces(
+            Kind.REQUEST_BODY, body, end_of_stream=self._ended_by is Kind.REQUEST_BODY
+        )
+        return (*held, *_GO_ON[Kind.REQUEST_TRAILERS]) if self._ended_by is Kind.REQUEST_TRAILERS else held
+
+    def _ask(self, event: Message) -> Sequence[DuplexAction]:
+        if self._exchange.state is State.FINISHED:
+            return _GO_ON[event.kind]
+        return self._decided(self._exchange.receive(event))
+
+    def _request_piece(self, event: Message) -> Sequence[DuplexAction]:
+        if event.end_of_stream:
+            self.request = Side.ENDED
+        return pieces(Kind.REQUEST_BODY, event.body, end_of_stream=event.end_of_stream)
+
+    def _request_trailers(self, event: Message) -> Sequence[DuplexAction]:
+        self.request = Side.ENDED
+        return _GO_ON[event.kind]
+
+    def _response_headers(self, event: ResponseHeaders | Message) -> Sequence[DuplexAction]:
+        self._answered_early()
+        self.response = Side.PASSING
+        if self._answer is not None and isinstance(event, ResponseHeaders):
+            now = self._clock()
+            self._answer.begin(event, now)
+            if event.end_of_stream:
+                self._answer.end(now)
+        if event.end_of_stream:
+            self.response = Side.ENDED
+        return _GO_ON[Kind.RESPONSE_HEADERS]
+
+    def _response_piece(self, event: Message) -> Sequence[DuplexAction]:
+        answer, last = self._answer, event.end_of_stream
+        if answer is not None:
+            now = self._clock()
+            answer.piece(event.body, now)
+            # Of a body that is partly buffered nothing follows what was sent of it.
+            if last or self._response_mode is BodyMode.BUFFERED_PARTIAL:
+                answer.end(now)
+        self.response = Side.ENDED if last else Side.PASSING
+        self._short_cuts = SHORT_CUTS
+        self._short_cut = None if answer is None or last or not self._response_full else answer.short_cut
+        if not self._response_full:
+            return _GO_ON[event.kind]
+        return pieces(event.kind, event.body, end_of_stream=event.end_of_stream)
+
+    def _response_trailers(self, event: Message) -> Sequence[DuplexAction]:
+        self._short_cut = None
+        if self._answer is not None:
+            self._answer.end(self._clock())
+        self.response = Side.ENDED
+        return _GO_ON[event.kind]
+
+    def _answered_early(self) -> None:
+        """Give the request up if it is answered before it was sent on: then the answer is Envoy's own."""
+        if self.request in (Side.COLLECTING, Side.WAITING):
+            self.request = Side.ENDED
+            self._body = b""
+
+    # The state table: what to do with each kind of message in each state of its side.
+    _moves: ClassVar[dict[tuple[Side, Kind], Callable[[DuplexExchange, Any], Sequence[DuplexAction]]]] = {
+        (Side.OPEN, Kind.REQUEST_HEADERS): _begin,
+        (Side.OPEN, Kind.REQUEST_BODY): _begin_late,
+        (Side.OPEN, Kind.REQUEST_TRAILERS): _begin_late,
+        (Side.ASKING, Kind.REQUEST_BODY): _ask,
+        (Side.ASKING, Kind.REQUEST_TRAILERS): _ask,
+        (Side.COLLECTING, Kind.REQUEST_BODY): _collect,
+        (Side.COLLECTING, Kind.REQUEST_TRAILERS): _collected,
+        (Side.PASSING, Kind.REQUEST_BODY): _request_piece,
+        (Side.PASSING, Kind.REQUEST_TRAILERS): _request_trailers,
+        (Side.OPEN, Kind.RESPONSE_HEADERS): _response_headers,
+        (Side.OPEN, Kind.RESPONSE_BODY): _response_piece,
+        (Side.OPEN, Kind.RESPONSE_TRAILERS): _response_trailers,
+        (Side.PASSING, Kind.RESPONSE_BODY): _response_piece,
+        (Side.PASSING, Kind.RESPONSE_TRAILERS): _response_trailers,
+    }
+
+
+_OF_RESPONSE: Final = frozenset({Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS})

@@ -1,0 +1,170 @@
+"""Watches an answer as it passes, and makes of it the outcome of the decision that it answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Final
+
+from ext_proc.core.answer_scan import AnswerScan
+from ext_proc.core.duplex_messages import ResponseHeaders
+from ext_proc.core.feedback import Feedback
+from ext_proc.core.first_token import Piece, has_first_token, read_piece
+from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
+
+TOUCH_S: Final = 5.0
+"""Seconds between two signs of life of a lease whose answer passes."""
+
+_PLAIN = ("", "identity")
+_BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_NO_CONNECTION = re.compile(rb"(?:remote|local) connection failure|connection timeout")
+_OWN_WORDS: Final = (
+    (b"upstream connect error or disconnect/reset before headers", Ending.RESET),
+    (b"upstream request timeout", Ending.TIMEOUT),
+    (b"stream timeout", Ending.TIMEOUT),
+    (b"no healthy upstream", Ending.LOCAL),
+)
+"""How the bodies of Envoy's own answers begin (source/common/router/router.cc)."""
+
+_OWN_WORDS_WITHIN: Final = 1024
+
+
+class DuplexAnswer:
+    """What the stream of a decision shows of the answer.
+
+    Args:
+        feedback: learns from it.
+        decision: what was decided.
+        began: when the request came, monotonic seconds.
+        shown: True if the answer will come on this stream for certain.
+    """
+
+    def __init__(self, feedback: Feedback, decision: Decision, began: float, *, shown: bool) -> None:
+        self._feedback = feedback
+        self._decision = decision
+        self._began = began
+        self._shown = shown
+        self._headers: ResponseHeaders | None = None
+        self._first_byte: float | None = None
+        self._served: str | None = None
+        self._awaits_token = False
+        self._scan: AnswerScan | None = None
+        self._own_words: Ending | None = None
+        self._touched = began
+        self._settled = False
+        if shown:
+            feedback.hold(decision.id)
+
+    def begin(self, headers: ResponseHeaders, now: float) -> None:
+        """Take the headers."""
+        self._headers = headers
+        self._served = headers.served
+        self._first_byte = now - self._decision.decided_at
+        kind = headers.content_type
+        events = kind.startswith("text/event-stream")
+        if headers.content_encoding in _PLAIN and (events or kind.startswith("application/json")):
+            wants_id = self._decision.request.operation is Operation.RESPONSE
+            self._scan = AnswerScan(events=events, wants_id=wants_id)
+        succeeds = headers.status < HTTPStatus.BAD_REQUEST
+        self._awaits_token = succeeds and events and has_first_token(self._decision.request)
+
+    def piece(self, body: bytes, now: float) -> None:
+        """Take a piece of the body."""
+        if self._settled:
+            return
+        if self._awaits_token and read_piece(body) is not Piece.PRELUDE:
+            self._awaits_token = False
+            if read_piece(body) is Piece.TOKEN:
+                self._feedback.first_token(self._decision.id, now, self._served)
+        if self._scan is not None:
+            self._scan.feed(body)
+        elif self._own_words is None:
+            self._read_own_words(body)
+        if now - self._touched > TOUCH_S:
+            self._touched = now
+            self._feedback.touch(self._decision.id, now)
+
+    @property
+    def short_cut(self) -> Callable[[bytes], None] | None:
+        """What takes the pieces from now on; None while each of them needs a closer look."""
+        if self._settled or self._awaits_token or self._scan is None:
+            return None
+        return self._scan.feed
+
+    def end(self, now: float) -> None:
+        """Note that the answer came to its end."""
+        if self._scan is not None:
+            self._scan.finish()
+        self._settle(self._ending(), now)
+
+    def gone(self, now: float, *, reached: bool) -> None:
+        """Note that the stream ended before the answer did, or that none came.
+
+        Why is not to be seen here: the client may have left, the engine may have died, or Envoy does not show the whole
+        of an answer. An access log knows. Where there is none, nobody is blamed.
+
+        Args:
+            now: monotonic seconds.
+            reached: False if Envoy never got the decision.
+        """
+        if self._settled:
+            return
+        self._feedback.hold(self._decision.id, held=False)
+        if not reached or self._feedback.streams.has_log(now):
+            return
+        if self._shown:
+            self._settle(Ending.CLIENT_GONE, now)
+        elif self._headers is not None and self._ending() is not Ending.OK:
+            self._settle(self._ending(), now)
+
+    def _settle(self, ending: Ending, now: float) -> None:
+        if self._settled:
+            return
+        self._settled = True
+        decision, headers, scan = self._decision, self._headers, self._scan
+        served = self._served or (decision.chosen.address if headers is not None else None)
+        outcome = Outcome(
+            decision_id=decision.id,
+            ending=ending,
+            status=headers.status if headers is not None else 0,
+            served=None if ending is Ending.LOCAL else served,
+            attempts=_attempts(decision, served),
+            duration=now - self._began,
+            first_byte=self._first_byte,
+            usage=Usage() if scan is None else scan.usage,
+            response_id="" if scan is None else scan.response_id,
+            request_id=decision.request.request_id,
+        )
+        self._feedback.settle_stream(outcome, now)
+
+    def _ending(self) -> Ending:
+        status = 0 if self._headers is None else self._headers.status
+        if self._scan is not None and self._scan.failed:
+            return Ending.STREAM_ERROR
+        if self._own_words is not None:
+            return self._own_words
+        if status < HTTPStatus.BAD_REQUEST:
+            return Ending.OK
+        if status in _BUSY:
+            return Ending.OVERLOADED
+        return Ending.SERVER_ERROR if status >= HTTPStatus.INTERNAL_SERVER_ERROR else Ending.CLIENT_ERROR
+
+    def _read_own_words(self, body: bytes) -> None:
+        """Tell what Envoy says in the place of an engine that it could not reach, or that broke off."""
+        headers = self._headers
+        if headers is None or headers.forwarded or headers.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+            return
+        for words, ending in _OWN_WORDS:
+            if body.startswith(words):
+                failed = ending is Ending.RESET and _NO_CONNECTION.search(body, 0, _OWN_WORDS_WITHIN)
+                self._own_words = Ending.CONNECT_FAILURE if failed else ending
+                return
+
+
+def _attempts(decision: Decision, served: str | None) -> int:
+    """Infer how many endpoints Envoy tried: it goes through the list in order, and then chooses by itself."""
+    if served is None or served == decision.chosen.address:
+        return 1
+    addresses = [endpoint.address for endpoint in decision.endpoints]
+    return addresses.index(served) + 1 if served in addresses else 2

@@ -1,0 +1,56 @@
+"""What a duplex exchange takes and gives beside the messages of every exchange."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+
+from ext_proc.core.exchange_messages import Abort, Continue, Kind, Message, Refuse, RequestHeaders, Wait, WaitForTurn
+
+PIECE_BYTES: Final = 62_000
+"""Bytes of a body in one answer, at most; Envoy takes 64 KiB with all that is around them."""
+
+
+class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The beginning of an answer.
+
+    Attributes:
+        status: HTTP status; 0 if it is none.
+        content_type: media type, as it was sent.
+        content_encoding: how the body is compressed; empty if it is not.
+        end_of_stream: True if no body follows.
+        served: address of the endpoint that answers; None where Envoy does not tell.
+        forwarded: True if Envoy says that it has this from an endpoint, and did not answer in its place.
+    """
+
+    status: int = 0
+    content_type: str = ""
+    content_encoding: str = ""
+    end_of_stream: bool = False
+    served: str | None = None
+    forwarded: bool = False
+
+
+class Pass(msgspec.Struct, frozen=True, gc=False):
+    """Let a piece of a body go on as it came; the last one ends the body."""
+
+    kind: Kind
+    body: bytes | memoryview
+    end_of_stream: bool = False
+
+
+DuplexEvent: TypeAlias = RequestHeaders | ResponseHeaders | Message
+DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait | WaitForTurn
+
+
+def pieces(kind: Kind, body: bytes, *, end_of_stream: bool) -> Sequence[Pass]:
+    """Cut a body, or a part of one, into pieces that Envoy takes; nothing for an empty part."""
+    if len(body) <= PIECE_BYTES:
+        return (Pass(kind, body, end_of_stream),) if body or end_of_stream else ()
+    view = memoryview(body)
+    last = (len(body) - 1) // PIECE_BYTES * PIECE_BYTES
+    cut = [Pass(kind, view[at : at + PIECE_BYTES]) for at in range(0, last, PIECE_BYTES)]
+    cut.append(Pass(kind, view[last:], end_of_stream))
+    return cut

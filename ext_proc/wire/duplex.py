@@ -1,0 +1,95 @@
+"""One ext_proc stream in full duplex: bytes to event, duplex exchange, actions to bytes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Sequence
+
+import grpc
+
+from ext_proc.core.duplex import DuplexExchange, Side
+from ext_proc.core.duplex_messages import DuplexAction, Pass
+from ext_proc.core.exchange_messages import Abort, Continue, Event, Refuse, Wait, WaitForTurn
+from ext_proc.core.turn import Turn
+from ext_proc.wire.codec import Encoder, encode_patience, encode_refusal
+from ext_proc.wire.duplex_codec import decode_duplex, encode_passing, encode_piece, slice_piece
+from ext_proc.wire.transport import Later, Reply
+from ext_proc.wire.turns import await_turn
+
+_NOTHING = Reply()
+
+
+class DuplexSession:
+    """Answers the messages of a stream from the second on, and the first as an event."""
+
+    __slots__ = ("_encoder", "_exchange")
+
+    def __init__(self, exchange: DuplexExchange, encoder: Encoder) -> None:
+        self._exchange = exchange
+        self._encoder = encoder
+
+    def begin(self, event: Event) -> Reply | Awaitable[Reply]:
+        """Answer the first message."""
+        return self._reply(self._exchange.begin(event))
+
+    def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
+        """Answer one ProcessingRequest.
+
+        Raises:
+            google.protobuf.message.DecodeError: the bytes are none.
+        """
+        piece = slice_piece(message)
+        if piece is None:
+            event = decode_duplex(message)
+            return _NOTHING if event is None else self._reply(self._exchange.receive(event))
+        if self._exchange.lets_pass(piece):
+            return Reply(encode_passing(piece.body), joined=True)
+        return self._reply(self._exchange.receive(piece))
+
+    def close(self, *, delivered: bool) -> None:
+        """End the exchange."""
+        self._exchange.close(delivered=delivered)
+
+    def _reply(self, actions: Sequence[DuplexAction]) -> Reply | Awaitable[Reply]:
+        if not actions:
+            return self._silence()
+        first = actions[0]
+        if isinstance(first, Wait):
+            return self._resume(first)
+        if not isinstance(first, Pass | Continue):
+            return self._stand_alone(first)
+        if isinstance(first, Pass) and len(actions) == 1:
+            return Reply(encode_piece(first), joined=self._exchange.response is not Side.OPEN)
+        messages = [self._encode(action) for action in actions]
+        return Reply(messages[0], more=tuple(messages[1:]))
+
+    def _stand_alone(self, action: WaitForTurn | Refuse | Abort) -> Reply:
+        if isinstance(action, WaitForTurn):
+            message = encode_patience(action.extension) if action.extension else None
+            return Reply(message, then=functools.partial(self._await_turn, action.turn))
+        if isinstance(action, Refuse):
+            return Reply(encode_refusal(action), True)
+        return Reply(None, True, grpc.StatusCode.UNIMPLEMENTED, action.message)
+
+    def _silence(self) -> Reply:
+        seconds = self._exchange.patience()
+        return _NOTHING if seconds is None else Reply(later=Later(seconds, self._hurry))
+
+    def _hurry(self) -> Reply | Awaitable[Reply]:
+        return self._reply(self._exchange.hurry())
+
+    async def _resume(self, wait: Wait) -> Reply:
+        reply = self._reply(self._exchange.resume(await wait.found))
+        return reply if isinstance(reply, Reply) else await reply
+
+    async def _await_turn(self, turn: Turn) -> Reply:
+        await await_turn(turn, self._exchange.give_up)
+        reply = self._reply(self._exchange.turned(turn.action))
+        return reply if isinstance(reply, Reply) else await reply
+
+    def _encode(self, action: DuplexAction) -> bytes:
+        if isinstance(action, Pass):
+            return encode_piece(action)
+        if isinstance(action, Continue):
+            return self._encoder.encode(action)
+        raise TypeError(f"{type(action).__name__} comes alone")

@@ -1,0 +1,132 @@
+"""The messages of full duplex: ProcessingRequest bytes → event, piece of a body → ProcessingResponse bytes.
+
+Bodies are cut out of messages and framed by hand: of an answer that passes, no byte is parsed.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Final
+
+from ext_proc.core.duplex_messages import DuplexEvent, Pass, ResponseHeaders
+from ext_proc.core.exchange_messages import Kind, Message
+from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
+from ext_proc.wire.codec import decode, read_varint, served_by
+from ext_proc.wire.framing import varint
+
+_BODY_KINDS: Final = {0x22: Kind.REQUEST_BODY, 0x2A: Kind.RESPONSE_BODY}
+"""First byte of a message that is a body: Envoy writes fields in order."""
+
+_BYTES_TAG: Final = 0x0A
+_METADATA_TAG: Final = 0x42
+_END_FLAG: Final = b"\x10\x01"
+_ONE_BYTE: Final = 0x80
+_RESPONSE_HEADERS_FIELD: Final = b"\x1a"
+_READ: Final = frozenset({":status", "content-type", "content-encoding", "x-envoy-upstream-service-time"})
+
+
+def decode_duplex(message: bytes) -> DuplexEvent | None:
+    """Read a ProcessingRequest that is not the first of its stream, and no piece that `slice_piece` could cut out.
+
+    None for a kind of message that is not known.
+
+    Raises:
+        google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
+    """
+    if message.startswith(_RESPONSE_HEADERS_FIELD):
+        return _response_headers(ProcessingRequest.FromString(message))
+    return decode(message)
+
+
+def slice_piece(message: bytes) -> Message | None:
+    """Cut the body out of a message laid out as Envoy does it; None for every other message.
+
+    What follows the body may be the metadata that Envoy forwards, which says nothing that the headers did not.
+    """
+    kind = _BODY_KINDS.get(message[0]) if message else None
+    if kind is None:
+        return None
+    size, inner = _length(message, 1)
+    outer_end = inner + size
+    if outer_end > len(message) or size == 0:
+        return None
+    if message[inner] != _BYTES_TAG:
+        body_end, body, start = inner, b"", inner
+    else:
+        length, start = _length(message, inner + 1)
+        body_end = start + length
+        if body_end > outer_end:
+            return None
+        body = message[start:body_end]
+    ends = body_end != outer_end
+    if ends and message[body_end:outer_end] != _END_FLAG:
+        return None
+    if outer_end != len(message) and not _is_metadata(message, outer_end):
+        return None
+    return Message(kind, body, ends)
+
+
+def _length(message: bytes, position: int) -> tuple[int, int]:
+    """Read a varint as `read_varint` does; short ones without a loop."""
+    if position + 1 < len(message):
+        low, high = message[position], message[position + 1]
+        if low < _ONE_BYTE:
+            return low, position + 1
+        if high < _ONE_BYTE:
+            return low & 0x7F | high << 7, position + 2
+    return read_varint(message, position)
+
+
+def _is_metadata(message: bytes, position: int) -> bool:
+    """Tell whether the metadata of a message is all that follows from a position on."""
+    if message[position] != _METADATA_TAG:
+        return False
+    if len(message) - position == 2:  # noqa: PLR2004  tag and length: empty, as it mostly is
+        return message[position + 1] == 0
+    size, start = read_varint(message, position + 1)
+    return start + size == len(message)
+
+
+def _response_headers(request: ProcessingRequest) -> ResponseHeaders:
+    values = {
+        header.key: header.raw_value.decode("utf-8", "replace") or header.value
+        for header in request.response_headers.headers.headers
+        if header.key in _READ
+    }
+    status = values.get(":status", "")
+    return ResponseHeaders(
+        status=int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 0,  # noqa: PLR2004
+        content_type=values.get("content-type", "").lower(),
+        content_encoding=values.get("content-encoding", "").lower(),
+        end_of_stream=request.response_headers.end_of_stream,
+        served=served_by(request),
+        forwarded="x-envoy-upstream-service-time" in values,
+    )
+
+
+# Field numbers of ProcessingResponse, and of what is in it around a piece: BodyResponse.response, CommonResponse.
+# body_mutation, BodyMutation.streamed_response, StreamedBodyResponse.body.
+_OUTER: Final = {Kind.REQUEST_BODY: b"\x1a", Kind.RESPONSE_BODY: b"\x22"}
+_INNER: Final = (b"\x1a", b"\x1a", b"\x0a")
+
+
+def encode_piece(piece: Pass) -> bytes:
+    """Write the answer that lets a piece of a body go on."""
+    before = _before(piece.kind, len(piece.body), piece.end_of_stream)
+    return b"".join((before, piece.body, _END_FLAG) if piece.end_of_stream else (before, piece.body))
+
+
+def encode_passing(body: bytes) -> bytes:
+    """Write the same for a piece in the middle of an answer."""
+    return _before(Kind.RESPONSE_BODY, len(body), False) + body
+
+
+@functools.lru_cache(maxsize=4096)
+def _before(kind: Kind, size: int, ends: bool) -> bytes:
+    """Return what stands before a piece of so many bytes."""
+    before = b"\x0a" + varint(size) if size else b""
+    length = len(before) + size + (len(_END_FLAG) if ends else 0)
+    for tag in (*_INNER, _OUTER[kind]):
+        before = tag + varint(length) + before
+        length += len(tag) + len(varint(length))
+    return before
