@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 ENGINES ?= .engines
 
-.PHONY: run test install check unit bench test-engines protos goldens reference clean
+.PHONY: run test install check unit bench test-engines faults soak protos goldens reference clean
 
 run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
 	$(BIN)/kvpicker up
@@ -33,6 +33,13 @@ bench: install  ## Speed against a no-op server; the last line is one JSON objec
 
 test-engines: install  ## Real vLLM engines and peers, in environments under $(ENGINES); the last line is one JSON object
 	$(BIN)/python -m tests.engines --cache $(ENGINES)
+
+faults: install  ## Break everything under load, about ten minutes; the last line is one JSON object
+	$(BIN)/python -m tests.fault
+
+SOAK_MINUTES ?= 20
+soak: install  ## 100 endpoints that come and go under mixed load; fails if anything grows
+	$(BIN)/python -m tests.fault.soak --minutes $(SOAK_MINUTES)
 
 protos: install  ## Generate ext_proc/wire/_pb from protos/
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/ext_proc/wire/_pb/*.proto

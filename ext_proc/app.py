@@ -72,8 +72,9 @@ STOP_GRACE_S = 1.0
 NAMES_WITHIN_S = 2.0
 """How long the start waits for host names to be looked up."""
 
-ACCESS_LOG_SILENCE_S = 30.0
-"""Three of Envoy's reports of running requests; with leases open, this much silence means that the log is cut."""
+ACCESS_LOG_SILENCE = 2 / 3
+"""Of the time after which leases end by silence, three of Envoy's reports of running requests by default: with leases
+open, this much of it means that the log is cut."""
 
 
 class Service:
@@ -290,7 +291,8 @@ class Service:
             panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
-            fills=lambda: fills(self._core, self._ring, self._metrics),
+            tasks=lambda: len(asyncio.all_tasks()),
+            fills=lambda: fills(self._core, self._ring, self._metrics, self._tokens.source),
         )
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
@@ -319,7 +321,8 @@ class Service:
         waiting = self._core.ledger.waiting_since
         heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
         return {
-            "access_log": waiting is not None and time.monotonic() - heard > ACCESS_LOG_SILENCE_S,
+            "access_log": waiting is not None
+            and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,

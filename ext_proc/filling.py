@@ -7,9 +7,10 @@ from ext_proc.assembly import Core
 from ext_proc.ops.collector import Fills
 from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.metrics import Metrics
+from ext_proc.sources.token_lookup import TokenLookup
 
 
-def fills(core: Core, ring: DecisionRing, metrics: Metrics) -> Fills:
+def fills(core: Core, ring: DecisionRing, metrics: Metrics, tokens: TokenLookup | None) -> Fills:
     """Return how full waiting rooms are, and the share of its bound that each structure takes."""
     ratios = {
         "prefix_index": core.index.fill,
@@ -18,6 +19,7 @@ def fills(core: Core, ring: DecisionRing, metrics: Metrics) -> Fills:
         "responses": core.picker.responses.fill,
         "decisions": ring.fill,
         "model_labels": metrics.models.fill,
+        **(tokens.fills if tokens is not None else {}),
         **admitting.ratios(core.admission.fills),
     }
     return Fills(core.admission.fills, ratios)

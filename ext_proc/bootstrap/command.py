@@ -85,6 +85,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--body-limit", type=int, default=_DEFAULTS.body_limit, help="bytes [%(default)s]")
     parser.add_argument("--retries", type=int, default=_DEFAULTS.retries, help="attempts after the first [%(default)s]")
+    parser.add_argument(
+        "--repeatable",
+        action="append",
+        metavar="PATH",
+        help="a path whose requests may run twice; repeat it for more, or `none` [embeddings and the like]",
+    )
     parser.add_argument("--session-header", metavar="NAME", help="a client's header that names its conversation")
     parser.add_argument("--session-cookie", metavar="NAME", help="the same as a cookie; no other cookie is read")
     parser.add_argument("--tenant-header", metavar="NAME", help="a header of the gateway that names the tenant")
@@ -140,6 +146,7 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
         max_message_timeout=arguments.max_message_timeout,
         body_limit=arguments.body_limit,
         retries=arguments.retries,
+        repeatable=_repeatable(arguments.repeatable),
         session_header=arguments.session_header,
         session_cookie=arguments.session_cookie,
         tenant_header=arguments.tenant_header,
@@ -147,12 +154,18 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
     )
 
 
+def _repeatable(paths: list[str] | None) -> tuple[str, ...]:
+    if paths is None:
+        return _DEFAULTS.repeatable
+    return () if paths == ["none"] else tuple(paths)
+
+
 def _command(arguments: argparse.Namespace, options: EnvoyOptions) -> str:
     """Spell the command that renders the same again."""
     words = ["kvpicker", "envoy-config", "--profile", arguments.profile]
-    for field, flag in (("processors", "--processor"), ("endpoints", "--endpoint")):
+    for field, flag in (("processors", "--processor"), ("endpoints", "--endpoint"), ("repeatable", "--repeatable")):
         if getattr(options, field) != getattr(_DEFAULTS, field):
-            words += [word for address in getattr(options, field) for word in (flag, address)]
+            words += [word for each in getattr(options, field) or ("none",) for word in (flag, each)]
     for field in _SPELT:
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):

@@ -13,6 +13,7 @@ from envoy_data_plane.envoy.extensions.retry.host.previous_hosts import v3 as pr
 from envoy_data_plane.envoy.type import v3 as envoy_type
 from envoy_data_plane.envoy.type.matcher import v3 as matcher
 
+from ext_proc.bootstrap.access_log import attempts_logs
 from ext_proc.bootstrap.names import PROCESSORS
 from ext_proc.bootstrap.options import EnvoyOptions
 from ext_proc.bootstrap.sessions import name_sessions
@@ -44,21 +45,29 @@ def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
         *name_sessions(options),
         _picker(options, _BODY.BUFFERED_PARTIAL, _BODY.STREAMED if options.first_token else _BODY.NONE),
         _filter("envoy.filters.http.lua", read_usage()),
-        _router(),
+        _router(options),
     ]
 
 
 def upgrade_filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of upgraded connections: picked by their headers, because their body has no end to wait for."""
-    return [_strip(), *name_sessions(options), _picker(options, _BODY.NONE, _BODY.NONE), _router()]
+    return [_strip(), *name_sessions(options), _picker(options, _BODY.NONE, _BODY.NONE), _router(options)]
 
 
 def _filter(name: str, message: betterproto2.Message) -> hcm.HttpFilter:
     return hcm.HttpFilter(name=name, typed_config=packed(message))
 
 
-def _router() -> hcm.HttpFilter:
-    return _filter("envoy.filters.http.router", router.Router(suppress_envoy_headers=True))
+def _router(options: EnvoyOptions) -> hcm.HttpFilter:
+    return _filter(
+        "envoy.filters.http.router",
+        router.Router(
+            suppress_envoy_headers=True,
+            upstream_log=attempts_logs(options),
+            # At once: the request that goes on elsewhere may last for minutes.
+            upstream_log_options=router.RouterUpstreamAccessLogOptions(flush_upstream_log_on_upstream_stream=True),
+        ),
+    )
 
 
 def _strip() -> hcm.HttpFilter:

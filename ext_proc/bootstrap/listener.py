@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from envoy_data_plane.envoy.config.accesslog import v3 as accesslog
 from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.envoy.config.listener import v3 as listener
 from envoy_data_plane.envoy.config.route import v3 as route
-from envoy_data_plane.envoy.extensions.access_loggers.grpc import v3 as grpc_log
 from envoy_data_plane.envoy.extensions.filters.network.http_connection_manager import v3 as hcm
 
+from ext_proc.bootstrap.access_log import requests_logs
 from ext_proc.bootstrap.filters import filters, upgrade_filters
-from ext_proc.bootstrap.names import ACCESS_LOG, ENDPOINTS, LISTENER
+from ext_proc.bootstrap.names import ENDPOINTS, LISTENER
 from ext_proc.bootstrap.options import MIB, EnvoyOptions
 from ext_proc.bootstrap.replies import local_replies
 from ext_proc.bootstrap.typed import address, packed, seconds
@@ -25,6 +24,10 @@ from ext_proc.core.names import (
 
 CONNECTION_BUFFER = MIB
 RETRY_ON = "connect-failure,refused-stream,reset-before-request"
+"""What no engine has begun."""
+
+REPEAT_ON = f"{RETRY_ON},reset"
+"""What an engine may have begun as well, where that does no harm; not its errors, which the next would make too."""
 
 
 def entry(options: EnvoyOptions) -> listener.Listener:
@@ -48,7 +51,7 @@ def _manager(options: EnvoyOptions) -> hcm.HttpConnectionManager:
         upgrade_configs=[
             hcm.HttpConnectionManagerUpgradeConfig(upgrade_type="websocket", filters=upgrade_filters(options))
         ],
-        access_log=[_access_log(options, number) for number in range(len(options.processors))],
+        access_log=requests_logs(options),
         access_log_options=hcm.HttpConnectionManagerHcmAccessLogOptions(
             access_log_flush_interval=seconds(options.log_period)
         ),
@@ -64,23 +67,10 @@ def _manager(options: EnvoyOptions) -> hcm.HttpConnectionManager:
 
 
 def _routes(options: EnvoyOptions) -> route.RouteConfiguration:
-    """Route all paths to the one cluster, without a time limit, with retries only where nothing was sent."""
-    action = route.RouteAction(
-        cluster=ENDPOINTS,
-        timeout=seconds(0),
-        idle_timeout=seconds(options.stream_idle_timeout),
-        retry_policy=route.RetryPolicy(
-            retry_on=RETRY_ON,
-            num_retries=options.retries,
-            retry_back_off=route.RetryPolicyRetryBackOff(base_interval=seconds(0.01), max_interval=seconds(0.05)),
-        ),
-    )
-    host = route.VirtualHost(
-        name="all",
-        domains=["*"],
-        routes=[route.Route(name="engines", match=route.RouteMatch(prefix="/"), route=action)],
-        request_body_buffer_limit=options.body_limit,
-    )
+    """Route all paths to the one cluster, without a time limit, with retries only where nothing is done twice."""
+    routes = [_route(path, route.RouteMatch(path=path), REPEAT_ON, options) for path in options.repeatable]
+    routes.append(_route("engines", route.RouteMatch(prefix="/"), RETRY_ON, options))
+    host = route.VirtualHost(name="all", domains=["*"], routes=routes, request_body_buffer_limit=options.body_limit)
     return route.RouteConfiguration(
         name="kvpicker",
         virtual_hosts=[host],
@@ -89,23 +79,23 @@ def _routes(options: EnvoyOptions) -> route.RouteConfiguration:
     )
 
 
+def _route(name: str, match: route.RouteMatch, retry_on: str, options: EnvoyOptions) -> route.Route:
+    action = route.RouteAction(
+        cluster=ENDPOINTS,
+        timeout=seconds(0),
+        idle_timeout=seconds(options.stream_idle_timeout),
+        retry_policy=route.RetryPolicy(
+            retry_on=retry_on,
+            num_retries=options.retries,
+            retry_back_off=route.RetryPolicyRetryBackOff(base_interval=seconds(0.01), max_interval=seconds(0.05)),
+        ),
+    )
+    return route.Route(name=name, match=match, route=action)
+
+
 def _told(header: str, key: str) -> core.HeaderValueOption:
     """A response header of what kvpicker has to say; left out where it says nothing."""
     return core.HeaderValueOption(
         header=core.HeaderValue(key=header, value=f"%DYNAMIC_METADATA({KVPICKER_NAMESPACE}:{key})%"),
         append_action=core.HeaderValueOptionHeaderAppendAction.OVERWRITE_IF_EXISTS_OR_ADD,
-    )
-
-
-def _access_log(options: EnvoyOptions, number: int) -> accesslog.AccessLog:
-    common = grpc_log.CommonGrpcAccessLogConfig(
-        log_name=options.log_name,
-        transport_api_version=core.ApiVersion.V3,
-        grpc_service=core.GrpcService(envoy_grpc=core.GrpcServiceEnvoyGrpc(cluster_name=ACCESS_LOG.format(number))),
-        buffer_flush_interval=seconds(options.log_flush),
-        buffer_size_bytes=options.log_buffer,
-    )
-    return accesslog.AccessLog(
-        name="envoy.access_loggers.http_grpc",
-        typed_config=packed(grpc_log.HttpGrpcAccessLogConfig(common_config=common)),
     )

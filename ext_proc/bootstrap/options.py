@@ -8,6 +8,8 @@ from typing import Literal
 import msgspec
 
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.model import Operation
+from ext_proc.core.prompts.routes import classify
 
 FailureMode = Literal["open", "closed"]
 
@@ -18,6 +20,11 @@ _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _CREDENTIALS = frozenset({"cookie", "set-cookie", "proxy-authorization", "x-api-key", "api-key"})
 """Headers that carry credentials, beside all that begin with `authorization`."""
 
+
+REPEATABLE = ("/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score", "/tokenize")
+"""Paths whose answers are the same however often they are asked for, and cheap."""
+
+_REPEATABLE = frozenset({Operation.EMBEDDING, Operation.SCORE, Operation.COUNT_TOKENS, Operation.LOOKUP})
 
 _LABELS = (("tenant_header", "tenant"), ("priority_header", "priority"))
 
@@ -46,6 +53,8 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
         retries: attempts after the first, as long as nothing was sent.
+        repeatable: paths whose requests may also be sent again after an engine had them and closed the connection
+            without an answer, exactly as clients spell them. What generates text is refused here: it would run twice.
         session_header: a header of clients that names their conversation, for session affinity; its value reaches the
             processors.
         session_cookie: the same as a cookie, used where the header is absent; of all cookies only this one's value
@@ -73,6 +82,7 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     priority_header: str | None = None
     body_limit: int = 4 * MIB
     retries: int = 2
+    repeatable: tuple[str, ...] = REPEATABLE
     session_header: str | None = None
     session_cookie: str | None = None
     connect_timeout: float = 1.0
@@ -101,8 +111,21 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                     f" {meant}",
                     path=name,
                 )
+        for path in self.repeatable:
+            _require_repeatable(path)
         if self.failure_mode not in {"open", "closed"}:
             raise ConfigError(f"`open` or `closed` expected, not {self.failure_mode!r}", path="failure_mode")
+
+
+def _require_repeatable(path: str) -> None:
+    if not path.startswith("/") or "?" in path:
+        raise ConfigError(f"{path!r} is no path; write it as in `/v1/embeddings`", path="repeatable")
+    known = [found for method in ("POST", "GET") if (found := classify(method, path)) is not None]
+    if not all(found.operation in _REPEATABLE for found in known):
+        raise ConfigError(
+            f"`{path}` generates, and what an engine may have begun is never generated twice; leave it out",
+            path="repeatable",
+        )
 
 
 def _is_credential(header: str) -> bool:

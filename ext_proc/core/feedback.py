@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import msgspec
 
 from ext_proc.core.admission import Admission
+from ext_proc.core.attempts import NO_ATTEMPTS, Attempt, Blame
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
@@ -54,6 +55,7 @@ class Feedback:
         self._expectations = expectations
         self._picker = picker
         self._observer = observer
+        self._blame = Blame(self._find, health, lambda: picker.knowledge.reputations)
         self._admission = admission
         self._patience = Patience()
 
@@ -100,8 +102,18 @@ class Feedback:
             if self._picker.token_hits is not None:
                 self._picker.token_hits.remove(endpoint.slot)
 
-    def settle(self, outcome: Outcome, now: float) -> bool:
-        """Learn from an outcome; False if its decision is unknown or settled already."""
+    def failed(self, attempt: Attempt, now: float) -> None:
+        """Note an attempt that failed, though its request may go on elsewhere for long."""
+        self._blame.note(attempt, now)
+
+    def settle(self, outcome: Outcome, now: float, attempts: Sequence[Attempt] = NO_ATTEMPTS) -> bool:
+        """Learn from an outcome; False if its decision is unknown or settled already.
+
+        Args:
+            outcome: of a request.
+            now: monotonic seconds.
+            attempts: those of its attempts that are known to have failed, in their order.
+        """
         is_good = outcome.ending is Ending.OK
         lease = self._ledger.end(outcome.decision_id, now, answered_by=outcome.served if is_good else None)
         if lease is None:
@@ -110,10 +122,9 @@ class Feedback:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
         decision, served = lease.decision, self._served(lease, outcome)
         generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
-        if outcome.attempts > 1:
-            self._note_failed_attempts(lease, outcome, served, now)
+        blamed = (outcome.attempts > 1 or attempts) and self._blame.settle(decision, outcome, served, attempts, now)
         current = served if served is not None and self._is_current(served) else None
-        if current is not None:
+        if current is not None and not blamed:
             self._note_conduct(current, lease, outcome, generated, now)
         if self._picker.token_hits is not None:
             computed = served is decision.endpoints[0] and not _is_useless(outcome)
@@ -189,13 +200,6 @@ class Feedback:
         covered, depth = self._picker.knowledge.tokens, lease.learnt.depth
         return covered(depth + 1) - covered(depth)
 
-    def _note_failed_attempts(self, lease: Lease, outcome: Outcome, served: Endpoint | None, now: float) -> None:
-        """Envoy tries another endpoint only if the one before was not reached or had not begun."""
-        for endpoint in _tried(lease, outcome)[0]:
-            if endpoint is not served and self._is_current(endpoint):
-                self._health.note(endpoint, Ending.CONNECT_FAILURE, now, lease.decision.decided_at)
-                self._picker.knowledge.reputations.note(endpoint, Ending.CONNECT_FAILURE, now)
-
     def _note_conduct(
         self, served: Endpoint, lease: Lease, outcome: Outcome, generated: int | None, now: float
     ) -> None:
@@ -231,8 +235,11 @@ class Feedback:
         named = (endpoint for endpoint in lease.decision.endpoints if endpoint.address == outcome.served)
         return next(named, None) or self._registry.snapshot.by_address.get(outcome.served)
 
+    def _find(self, address: str) -> Endpoint | None:
+        return self._registry.snapshot.by_address.get(address)
+
     def _is_current(self, endpoint: Endpoint) -> bool:
-        known = self._registry.snapshot.by_address.get(endpoint.address)
+        known = self._find(endpoint.address)
         return known is not None and known.generation == endpoint.generation
 
 

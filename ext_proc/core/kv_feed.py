@@ -55,6 +55,7 @@ class KvFeed:
             can_ask: whether all can be had again; then not even a number that follows is taken for the same one's.
         """
         self._may_be_new_from = self._next + (not can_ask)
+        self._live = self._next - 1  # what an answer brought cannot come live any more
 
     def asking(self) -> None:
         """Note that what was published before is asked for; nothing is believed until there is an answer or none."""

@@ -101,6 +101,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
         panics: of each pool, whether ill endpoints are used because there would be too few without them.
         reuse: share of recent prompt tokens that earlier prompts held; None while there were none.
         version: version of kvpicker.
+        tasks: how many coroutines run in the process.
         fills: how full what has bounds is.
     """
 
@@ -110,6 +111,7 @@ class Gauges(msgspec.Struct, frozen=True, kw_only=True):
     panics: Callable[[], Mapping[str, bool]]
     reuse: Callable[[], float | None]
     version: str
+    tasks: Callable[[], int] = int
     fills: Callable[[], Fills] = lambda: Fills({}, {})
 
 
@@ -153,6 +155,7 @@ class KvpickerCollector(Collector):
     def _service_gauges(self) -> Iterator[Metric]:
         gauges = self._gauges
         yield _filled(families.LEASES, [((), gauges.leases())])
+        yield _filled(families.TASKS, [((), gauges.tasks())])
         yield _filled(families.RELOAD_SUCCESS, [((), self._metrics.reload_success)])
         yield _filled(families.DEGRADED, [((reason,), on) for reason, on in gauges.degraded().items()])
         fills = gauges.fills()

@@ -130,6 +130,7 @@ HEALTH_PANIC = _gauge(
 )
 LEASES = _gauge("leases", "Requests believed to be in flight.")
 LEASES_EXPIRED = _counter("leases_expired", "Requests whose end was never heard of.")
+TASKS = _gauge("tasks", "Coroutines that run in the process; they grow with endpoints and open exchanges only.")
 ACCESS_LOG_ENTRIES = _counter("access_log_entries", "Access log entries received from Envoy.", "result")
 RELOAD_SUCCESS = _gauge("config_reload_success", "1 if the latest content of every watched file was usable, else 0.")
 RELOADS = _counter("config_reloads", "Changes of watched files, by result: applied or rejected.", "result")

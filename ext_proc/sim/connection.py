@@ -78,6 +78,27 @@ class EventWriter:
         return True
 
 
+async def send_mislabelled(
+    request: web.BaseRequest, body: bytes, headers: dict[str, str], faults: Faults
+) -> web.StreamResponse:
+    """Send an answer whose content-length is not its length; too long a promise ends with the connection.
+
+    Raises:
+        ConnectionCutError: there is nothing more to send.
+    """
+    response = web.StreamResponse(headers=headers)
+    promised = max(len(body) + faults.length_off, 1)
+    response.content_length = promised
+    await response.prepare(request)
+    await response.write(body[:promised])
+    left = body[promised:]
+    if not left or not isinstance(request.transport, asyncio.Transport):
+        raise cut(request, reset=False)
+    # aiohttp itself would not send more than it promised.
+    request.transport.write(left)
+    return response
+
+
 async def send_broken(
     request: web.BaseRequest, body: bytes, headers: dict[str, str], faults: Faults
 ) -> web.StreamResponse:

@@ -10,6 +10,7 @@ import random
 import signal
 import sys
 from contextlib import AsyncExitStack
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -70,6 +71,7 @@ class SimEngine:
     async def __aenter__(self) -> Self:
         # Raw bodies are recorded, so aiohttp must not decompress them; a client that leaves frees its blocks.
         http = web.Server(self._server, handler_cancellation=True, auto_decompress=False, access_log=None)
+        self._stack.enter_context(self.log.writing_to(self.options.record_file))
         await self._publish()
         self._runner = web.ServerRunner(http, handle_signals=False, shutdown_timeout=SHUTDOWN_SECONDS)
         await self._runner.setup()
@@ -140,6 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--retry-after", type=float, help="seconds for the Retry-After header of that 503 (none)")
     add("--max-model-len", type=_positive, help="longest prompt with its answer in tokens (131072)")
     add("--record", type=int, default=defaults.record, help="received requests it remembers (%(default)s)")
+    add("--record-file", type=Path, metavar="FILE", help="where received requests are written as well (nowhere)")
     add("--kv-events", type=int, metavar="PORT", help="port to publish KV events at; 0 takes a free one (none)")
     add("--kv-replay", type=int, metavar="PORT", default=0, help="port to ask for missed ones; 0 takes a free one")
     add("--without", action="append", choices=FEATURES, default=[], help="a feature it lacks, repeatable")
@@ -162,6 +165,7 @@ def run(arguments: argparse.Namespace) -> int:
         retry_after=arguments.retry_after,
         max_model_len=arguments.max_model_len,
         record=arguments.record,
+        record_file=arguments.record_file,
         kv_events=arguments.kv_events,
         kv_replay=arguments.kv_replay,
         without=frozenset(arguments.without),

@@ -30,6 +30,7 @@ class Faults:
         usage: one of `USAGE_KINDS`.
         sse: some of `SSE_STYLES`.
         error_after: a stream that began with 200 ends in an error after that many events.
+        length_off: bytes by which the content-length of an answer that is no stream exceeds it; below 0 it falls short.
     """
 
     reset_before_headers: bool = False
@@ -43,6 +44,7 @@ class Faults:
     usage: str | None = None
     sse: frozenset[str] = frozenset()
     error_after: int | None = None
+    length_off: int = 0
 
     @property
     def marks(self) -> tuple[int, ...]:
@@ -56,13 +58,13 @@ NO_FAULTS: Final = Faults()
 _Parameters = Mapping[str, Any]
 
 
-def _number(parameters: _Parameters, name: str, default: float) -> float:
+def _number(parameters: _Parameters, name: str, default: float, least: float = 0) -> float:
     try:
         value = float(parameters.get(name, default))
     except (TypeError, ValueError) as error:
         raise bad_request(f"fault parameter {name} must be a number") from error
-    if not 0 <= value <= FOREVER:
-        raise bad_request(f"fault parameter {name} must be between 0 and {FOREVER:.0f}")
+    if not least <= value <= FOREVER:
+        raise bad_request(f"fault parameter {name} must be between {least:.0f} and {FOREVER:.0f}")
     return value
 
 
@@ -97,6 +99,7 @@ _KINDS: Final[Mapping[str, Callable[[Faults, _Parameters], Faults]]] = {
     "slow_start": lambda f, p: dataclasses.replace(f, slow_start=_number(p, "seconds", 1)),
     "usage": lambda f, p: dataclasses.replace(f, usage=_choice(p, USAGE_KINDS)),
     "sse": lambda f, p: dataclasses.replace(f, sse=f.sse | {_choice(p, SSE_STYLES)}),
+    "wrong_length": lambda f, p: dataclasses.replace(f, length_off=int(_number(p, "by", 10, -FOREVER))),
     "error_in_stream": lambda f, p: dataclasses.replace(f, error_after=int(_number(p, "after", 3))),
 }
 

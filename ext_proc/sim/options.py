@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 
 from ext_proc.sim.scheduler import PRESETS, Limits
 
@@ -31,6 +32,7 @@ class EngineOptions:
         retry_after: seconds for the Retry-After header of that 503; None sends none.
         max_model_len: longest prompt with its answer in tokens; None takes 131,072, or the KV memory if less.
         record: how many received requests `/sim/requests` remembers.
+        record_file: a file to which every received request is appended, so that it outlives the engine.
         kv_events: port to publish KV events at; 0 takes a free one, None publishes none.
         kv_replay: port to answer at who missed some; 0 takes a free one.
         without: features that it lacks, of `FEATURES`.
@@ -50,6 +52,7 @@ class EngineOptions:
     retry_after: float | None = None
     max_model_len: int | None = None
     record: int = 1024
+    record_file: Path | None = None
     kv_events: int | None = None
     kv_replay: int = 0
     without: frozenset[str] = frozenset()

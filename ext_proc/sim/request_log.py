@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,18 +53,37 @@ class ReceivedRequest:
 
 
 class RequestLog:
-    """Keeps the last `size` requests; 0 keeps none and costs nothing."""
+    """Keeps the last `size` requests; 0 keeps none and costs nothing, unless they are written to a file."""
 
     def __init__(self, size: int) -> None:
         self._entries: deque[ReceivedRequest] = deque(maxlen=size)
+        self._file: BinaryIO | None = None
         self.total = 0
+
+    @contextlib.contextmanager
+    def writing_to(self, path: Path | None) -> Iterator[None]:
+        """Append every request to a file as well, as a line of JSON, before it is answered; None writes none.
+
+        What was written survives the engine, even if that is killed.
+        """
+        if path is None:
+            yield
+            return
+        with path.open("ab", buffering=0) as self._file:
+            yield
+        self._file = None
 
     def add(self, method: str, path: str, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> None:
         """Remember a request."""
         self.total += 1
-        if self._entries.maxlen:
-            digest = hashlib.sha256(body).hexdigest()
-            self._entries.append(ReceivedRequest(method, path, headers, digest, len(body), time.time()))
+        if not self._entries.maxlen and self._file is None:
+            return
+        digest = hashlib.sha256(body).hexdigest()
+        received = ReceivedRequest(method, path, headers, digest, len(body), time.time())
+        self._entries.append(received)
+        if self._file is not None:
+            told = {"request_id": received.header("x-request-id"), "path": path, "body_sha256": digest}
+            self._file.write(msgspec.json.encode(told) + b"\n")
 
     def clear(self) -> None:
         """Forget all requests."""

@@ -17,7 +17,7 @@ from ext_proc.sim.admin import Admin
 from ext_proc.sim.anthropic_shape import MessageShape
 from ext_proc.sim.asks import READERS, decode_object
 from ext_proc.sim.bodies import decompress
-from ext_proc.sim.connection import ConnectionCutError, EventWriter, cut, send_broken
+from ext_proc.sim.connection import ConnectionCutError, EventWriter, cut, send_broken, send_mislabelled
 from ext_proc.sim.errors import ApiError, anthropic_error, openai_error
 from ext_proc.sim.faults import Faults, odd_usage
 from ext_proc.sim.generation import Generation, check_length, pool
@@ -138,6 +138,8 @@ class EngineServer:
             if faults.slow_start:
                 await asyncio.sleep(faults.slow_start)
             body = _ENCODE(shape.whole(await generation.answers(), generation.tally))
+            if faults.length_off:
+                return await send_mislabelled(request, body, {"content-type": _JSON, **self._headers()}, faults)
             if faults.marks:
                 return await send_broken(request, body, {"content-type": _JSON, **self._headers()}, faults)
             return web.Response(body=body, content_type=_JSON, headers=self._headers())

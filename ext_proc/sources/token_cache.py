@@ -35,6 +35,11 @@ class TokenCache(Generic[Kept]):
         """What the entries take, in tokens."""
         return self._tokens
 
+    @property
+    def fill(self) -> float:
+        """The share of its bound that it takes, 0 to 1."""
+        return self._tokens / self._most
+
     def get(self, key: Hashable) -> Kept | None:
         """Return what is kept under a key; None if nothing is."""
         with self._lock:

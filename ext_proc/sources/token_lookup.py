@@ -89,6 +89,15 @@ class TokenLookup:
         """Drop all that is under way."""
         self.configure({})
 
+    @property
+    def fills(self) -> dict[str, float]:
+        """The share of its bound that each structure takes, in the pool where that is most."""
+        pools = list(self._pools.values())
+        return {
+            "token_cache": max((pool.cache.fill for pool in pools), default=0.0),
+            "tokenizing": max((pool.under_way / MOST_AT_ONCE for pool in pools), default=0.0),
+        }
+
     def find(self, request: InferenceRequest, head: RequestHead, body: bytes) -> Found:
         """Look for the tokens of a request; None at once where its pool goes by text, or must for this request."""
         return self._find(request, head, body, self._count)
@@ -175,6 +184,11 @@ class _Pool:
         self._tokenizer = settings.tokenizer
         self._adapters = adapters
         self._tasks: dict[_Key, asyncio.Task[TokenPrompt]] = {}
+
+    @property
+    def under_way(self) -> int:
+        """How many prompts are being tokenized."""
+        return len(self._tasks)
 
     def begin(
         self, key: _Key, question: TokenQuestion, endpoints: Sequence[Endpoint]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from http import HTTPStatus
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
 
+from ext_proc.core.attempts import NO_ATTEMPTS, Attempt
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.model import Ending, Outcome
 from ext_proc.core.names import (
@@ -35,20 +36,28 @@ _LAST = Reply(StreamAccessLogsResponse().SerializeToString())
 _BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 # The library looks an enum's name up at each use.
 _PERIODIC = AccessLogType.DownstreamPeriodic
+_ATTEMPT = AccessLogType.UpstreamEnd
 _SERVER_ERROR = int(HTTPStatus.INTERNAL_SERVER_ERROR)
 _CLIENT_ERROR = int(HTTPStatus.BAD_REQUEST)
+_MAX_OPEN = 1_000
+"""Requests whose failed attempts are remembered until their end; the oldest are forgotten first."""
+
+_MAX_TRIED = 16
+
 _END_TYPES = frozenset({AccessLogType.DownstreamEnd, AccessLogType.NotSet})
 
 
 class AccessLogSession:
     """One stream of access-log batches; the answer comes when the peer ends it."""
 
-    __slots__ = ("_clock", "_count", "_feedback")
+    __slots__ = ("_attempts", "_clock", "_count", "_feedback", "_fresh")
 
     def __init__(self, feedback: Feedback, clock: Callable[[], float], count: Callable[[str], None]) -> None:
         self._feedback = feedback
         self._clock = clock
         self._count = count
+        self._attempts: dict[str, list[Attempt]] = {}
+        self._fresh: list[Attempt] = []
 
     def receive(self, message: bytes) -> Reply:
         """Settle or renew what the entries of a batch speak of; foreign entries are counted and left."""
@@ -63,6 +72,10 @@ class AccessLogSession:
                 self._count(self._take(entry, now))
             except Exception:  # noqa: BLE001  one odd entry must not lose the outcomes behind it
                 self._count("failed")
+        # Those whose request did not end in the same batch go on elsewhere, perhaps for long.
+        for attempt in self._fresh:
+            self._feedback.failed(attempt, now)
+        self._fresh.clear()
         return _GOING_ON
 
     def close(self, *, delivered: bool) -> Reply:  # noqa: ARG002
@@ -74,16 +87,38 @@ class AccessLogSession:
         # A look-up in a map adds what it does not find, here to a message that is dropped afterwards.
         metadata = common.metadata.filter_metadata[KVPICKER_NAMESPACE]
         identity = decision_id(metadata.fields[DECISION_KEY].string_value)
-        if not identity:
-            return self._undecided(entry, now)
         kind = common.access_log_type
+        if not identity:
+            return self._keep(entry) if kind == _ATTEMPT else self._undecided(entry, now)
         if kind == _PERIODIC:
             return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
         if kind not in _END_TYPES:
             return "ignored"
-        if self._feedback.settle(read_outcome(entry, identity), now):
+        attempts = self._attempts.pop(_name(entry), NO_ATTEMPTS) if self._attempts else NO_ATTEMPTS
+        if self._feedback.settle(read_outcome(entry, identity), now, attempts):
+            self._settled(attempts)
             return "settled"
         return self._stranger(identity)
+
+    def _keep(self, entry: HTTPAccessLogEntry) -> str:
+        """Remember a failed attempt until its request ends; only a name that both entries have joins them."""
+        address = _served(entry.common_properties)
+        if address is None:
+            return "ignored"
+        seconds = _seconds(entry.common_properties.duration)
+        attempt = Attempt(address, _ending(entry, entry.response.response_code.value), seconds)
+        tried = self._attempts.setdefault(_name(entry), [])
+        if len(tried) < _MAX_TRIED:  # clients may give many requests one name
+            tried.append(attempt)
+        self._fresh.append(attempt)
+        if len(self._attempts) > _MAX_OPEN:
+            del self._attempts[next(iter(self._attempts))]
+        return "attempt"
+
+    def _settled(self, attempts: Sequence[Attempt]) -> None:
+        """Leave out what the outcome of the request has told."""
+        for attempt in attempts:
+            attempt.noted = True
 
     def _undecided(self, entry: HTTPAccessLogEntry, now: float) -> str:
         """Settle the decision of a client that left as its pick was on the way, which only the request's name joins."""
@@ -167,6 +202,10 @@ def _served(common: AccessLogCommon) -> str | None:
         host = f"[{socket.address}]" if ":" in socket.address else socket.address
         return f"{host}:{socket.port_value}"
     return None
+
+
+def _name(entry: HTTPAccessLogEntry) -> str:
+    return entry.request.request_id or entry.common_properties.stream_id
 
 
 def _seconds(duration: Duration) -> float:

@@ -75,6 +75,7 @@ class Picker:
         self.delay = 0.0
         self.requests: list[ext_proc.ProcessingRequest] = []
         self.entries: list[entries.HttpAccessLogEntry] = []
+        self.attempts: list[entries.HttpAccessLogEntry] = []
         self.address = ""
         self._server: grpc.aio.Server | None = None
 
@@ -122,7 +123,10 @@ class Picker:
         while (data := await context.read()) is not grpc.aio.EOF:
             message = als.StreamAccessLogsMessage.parse(data)
             if message.http_logs is not None:
-                self.entries += message.http_logs.log_entry
+                for entry in message.http_logs.log_entry:
+                    common = entry.common_properties
+                    is_attempt = common is not None and common.access_log_type == entries.AccessLogType.UpstreamEnd
+                    (self.attempts if is_attempt else self.entries).append(entry)
         return b""
 
 

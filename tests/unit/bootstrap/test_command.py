@@ -35,6 +35,18 @@ def test_first_token_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> 
     assert without == default
 
 
+def test_what_may_run_twice_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    """Paths replace the usual ones, `none` leaves all out, and the command says so again."""
+    for words in (["--repeatable", "/v1/x", "--repeatable", "/y"], ["--repeatable", "none"]):
+        assert call(*words) == 0
+        out = capsys.readouterr().out
+        assert out.splitlines()[0].endswith(" ".join(words))
+        assert (
+            out.count("retry_on: connect-failure,refused-stream,reset-before-request,reset\n")
+            == words.count("/v1/x") * 2
+        )
+
+
 def test_bad_option(tmp_path: Path) -> None:
     """An option that cannot be used is an error that names it, and nothing is written."""
     file = tmp_path / "envoy.yaml"

@@ -51,6 +51,7 @@ class Exposed:
             panics=lambda: {"main": False},
             reuse=lambda: self.reuse,
             version="0.1.0",
+            tasks=lambda: 9,
             fills=lambda: Fills({"chat": Fill(3, 5000, 7, Limits())}, {"leases": 0.25}),
         )
         self.registry: CollectorRegistry = registry(self.metrics, gauges)
@@ -272,6 +273,11 @@ def test_the_reuse_of_prefixes_is_a_gauge_once_it_is_known(exposed: Exposed) -> 
     assert exposed.value("prefix_reuse_ratio") == 0.25
     exposed.reuse = None
     assert exposed.value("prefix_reuse_ratio") is None
+
+
+def test_the_tasks_of_the_process_are_counted(exposed: Exposed) -> None:
+    """What runs in the process can be watched for growth."""
+    assert exposed.value("tasks") == 9
 
 
 def test_waiting_rooms_and_bounds_say_how_full_they_are(busy: Exposed) -> None:

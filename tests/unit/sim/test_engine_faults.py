@@ -193,3 +193,21 @@ async def test_an_engine_can_refuse_connections_for_a_while(engine: SimEngine, h
     await until(lambda: listens(engine))
     async with http.get(engine.url + "/health") as response:
         assert response.status == 200
+
+
+async def test_a_content_length_can_promise_too_much(engine: SimEngine) -> None:
+    """The connection ends before as many bytes came as were promised."""
+    received, _ = await raw_exchange(engine, "wrong_length;by=7", WHOLE)
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert f"content-length: {len(body) + 7}" in head.decode().lower()
+
+
+async def test_a_content_length_can_promise_too_little(engine: SimEngine) -> None:
+    """More bytes come than were promised, on the same connection."""
+    reader, writer = await asyncio.open_connection(*engine.address.split(":"))
+    head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\nx-sim-fault: wrong_length;by=-7\r\ncontent-length: {len(WHOLE)}\r\n\r\n"
+    writer.write(head.encode() + WHOLE)
+    answer = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+    promised = int(answer.partition("content-length: ")[2].partition("\r\n")[0])
+    assert len(await reader.readexactly(promised + 7)) == promised + 7
+    writer.close()

@@ -207,6 +207,17 @@ async def test_ids_that_are_none_are_no_tokens(bench: Bench) -> None:
     assert bench.counts == {"failed_no_tokens": 1}
 
 
+async def test_how_full_its_structures_are(bench: Bench) -> None:
+    """A prompt that is being tokenized takes a place, and one that is known takes memory."""
+    assert bench.lookup.fills == {"token_cache": 0.0, "tokenizing": 0.0}
+    later = bench.find()
+    assert bench.lookup.fills["tokenizing"] == 1 / MOST_AT_ONCE
+    bench.gate.open.set()
+    await later
+    assert 0.0 < bench.lookup.fills["token_cache"] < 0.01
+    await until(lambda: bench.lookup.fills["tokenizing"] == 0.0)
+
+
 async def test_without_reports_nobody_is_asked(bench: Bench) -> None:
     """Tokens are of no use while no engine says what it holds."""
     bench.resident.remove(bench.slot)

@@ -42,6 +42,7 @@ def entry(
     details: str = "via_upstream",
     usage: dict[str, Any] | None = None,
     served: str = "",
+    request_id: str = "req-1",
     **common: Any,
 ) -> bytes:
     """Write a batch of one entry."""
@@ -53,7 +54,7 @@ def entry(
     properties = AccessLogCommon(access_log_type=kind, metadata=Metadata(filter_metadata=metadata), **common)
     log_entry = HttpAccessLogEntry(
         common_properties=properties,
-        request=HttpRequestProperties(request_id="req-1"),
+        request=HttpRequestProperties(request_id=request_id),
         response=HttpResponseProperties(response_code=code, response_code_details=details),
     )
     batch = StreamAccessLogsMessageHttpAccessLogEntries(log_entry=[log_entry])
@@ -239,6 +240,46 @@ def test_garbage_ends_the_stream_only(log: Log) -> None:
     """Bytes that are no batch end the stream with an error and are counted."""
     log.take(b"\xff\xff")
     assert log.results == ["malformed"]
+
+
+TRIED = {"kind": AccessLogType.UpstreamEnd, **flags(upstream_connection_failure=True)}
+
+
+def at(address: str) -> dict[str, Any]:
+    """Say who was tried."""
+    host, _, port = address.rpartition(":")
+    return {"upstream_remote_address": Address(socket_address=SocketAddress(address=host, port_value=int(port)))}
+
+
+def test_a_failed_attempt_counts_before_its_request_ends(log: Log) -> None:
+    """The endpoint is left alone at once, though the request goes on elsewhere; its end does not count it again."""
+    first, second = log.decision.endpoints[:2]
+    log.take(entry("", **TRIED, **at(first.address)))
+    core = log.picking.core
+    assert core.health.state(first.slot) != "ready"
+    changes = len(log.picking.notes.all("health_changed"))
+    outcome = log.outcome(**ANSWERED, served=second.address, upstream_request_attempt_count=2)
+    assert (outcome.ending, outcome.served) == (Ending.OK, second.address)
+    assert len(log.picking.notes.all("health_changed")) == changes
+    assert core.health.state(second.slot) == "ready"
+    assert log.results == ["attempt", "settled"]
+
+
+def test_attempts_of_strangers_are_bounded(log: Log) -> None:
+    """Attempts whose requests never end are forgotten, the oldest first."""
+    for number in range(1_100):
+        log.take(entry("", **TRIED, **at("10.9.9.9:1"), request_id=f"req-{number}"))
+    assert len(log._session._attempts) == 1_000
+    assert "req-0" not in log._session._attempts
+    log.take(entry("", **TRIED))
+    assert log.results[-1] == "ignored"
+
+
+def test_one_name_for_many_requests_stays_small(log: Log) -> None:
+    """Clients choose the names of requests; one that gives all the same fills nothing."""
+    for _ in range(100):
+        log.take(entry("", **TRIED, **at("10.9.9.9:1")))
+    assert [len(tried) for tried in log._session._attempts.values()] == [16]
 
 
 def test_a_client_that_left_as_its_pick_was_on_the_way_leaks_no_lease() -> None:
