@@ -18,7 +18,6 @@ from pathlib import Path
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.proc import machine_cpu
-from ext_proc.assembly import warm_up
 from ext_proc.config import parse
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change, EndpointSpec, Registry
@@ -27,6 +26,7 @@ from ext_proc.sources.scrape import Scraper
 from ext_proc.sources.scrape_dialects import DIALECTS
 from ext_proc.sources.scrape_engines import PageReader
 from ext_proc.sources.scrape_text import Scanner
+from ext_proc.warming import warm_up
 
 PAGE = Path(__file__).parents[1] / "tests" / "cases" / "vllm_metrics.txt"
 

@@ -26,7 +26,6 @@ from ext_proc.assembly import (
     message_encoder,
     pace,
     scrape_token,
-    warm_up,
 )
 from ext_proc.config import Config, load, located, parse
 from ext_proc.config.restart import waiting_for_restart
@@ -59,6 +58,7 @@ from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
 from ext_proc.stopping import linger
 from ext_proc.token_pools import TokenPools
+from ext_proc.warming import warm_up
 from ext_proc.watching import Watching
 from ext_proc.wire.access_log import access_log_method
 from ext_proc.wire.ext_proc import ext_proc_method

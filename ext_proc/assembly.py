@@ -1,25 +1,21 @@
-"""Makes the parts of the decision from a configuration, and warms them up."""
+"""Makes the parts of the decision from a configuration."""
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import secrets
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from ext_proc import admitting
-from ext_proc.config import Config, StrategyConfig, load, located, parse, parse_endpoints
+from ext_proc.config import Config, StrategyConfig, load, located, parse_endpoints
 from ext_proc.core.addresses import network
 from ext_proc.core.admission import Admission
 from ext_proc.core.capacity_gate import CapacityGate
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.exchange import Exchange
-from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
@@ -29,7 +25,7 @@ from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.model import Decision, Endpoint
-from ext_proc.core.observer import NoObserver, Observer
+from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Change, Registry
 from ext_proc.core.prefix_index import ObservedIndex
@@ -47,15 +43,7 @@ from ext_proc.sources.kubernetes import access as clusters
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.scrape import ScrapeStatus
 from ext_proc.token_pools import local_tokenizer
-from ext_proc.wire._pb.core_pb2 import HeaderValue
-from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.codec import Encoder
-from ext_proc.wire.ext_proc import ExtProcSession
-
-_WARM_UP_ROUNDS = 50
-
-_GC_THRESHOLDS = (50_000, 20, 100)
-"""A decision leaves no cycles; with the usual 700 the collector runs every few dozen requests and finds nothing."""
 
 
 class Core(msgspec.Struct, frozen=True):
@@ -317,40 +305,3 @@ def check_endpoints(pool: str, path: Path) -> None:
     """
     if path.exists():
         parse_endpoints(path.read_text("utf-8-sig"), f"{path} (endpoints of pool {pool})")
-
-
-def warm_up() -> None:
-    """Send a few requests through throw-away parts, so that the first real one finds all code loaded.
-
-    Then freeze what start-up allocated: the collector need not walk it again while requests wait.
-    """
-    config = parse("pools: {warm: {endpoints: ['192.0.2.1:1', '192.0.2.2:1'], models: [warm]}}")
-    observer = NoObserver()
-    core = build_core(config, observer)
-    change = core.registry.replace("warm", config.pools["warm"].specs)
-    core.follow(change)
-    encoder, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
-    headers, body = _warm_up_messages()
-    for _ in range(_WARM_UP_ROUNDS):
-        exchange = Exchange(core.picker, core.feedback, observer, ExchangePolicy(), time.monotonic, generator)
-        session = ExtProcSession(exchange, encoder, observer)
-        session.receive(headers)
-        session.receive(body)
-        session.close(delivered=False)
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
-
-
-def _warm_up_messages() -> tuple[bytes, bytes]:
-    headers = ProcessingRequest()
-    pairs = {":method": b"POST", ":path": b"/v1/chat/completions", "content-type": b"application/json"}
-    headers.request_headers.headers.headers.extend(
-        HeaderValue(key=key, raw_value=value) for key, value in pairs.items()
-    )
-    headers.protocol_config.request_body_mode = int(BodyMode.BUFFERED_PARTIAL)  # type: ignore[assignment]
-    body = ProcessingRequest()
-    content = b"warm " * 1000
-    body.request_body.body = b'{"model":"warm","messages":[{"role":"user","content":"' + content + b'"}]}'
-    body.request_body.end_of_stream = True
-    return headers.SerializeToString(), body.SerializeToString()

@@ -307,11 +307,11 @@ async def running_stand(plan: Plan) -> AsyncIterator[Stand]:
 
 
 async def settled(stand: Stand) -> bool:
-    """Tell whether every kvpicker knows every engine and holds it ready."""
+    """Tell whether every kvpicker knows every engine and lets it serve."""
     with contextlib.suppress(aiohttp.ClientError, TimeoutError, KeyError):
         for process in stand.kvpickers:
             states = await process.states()
-            if len(states) < len(stand.engines) or set(states.values()) - {"ready"}:
+            if len(states) < len(stand.engines) or set(states.values()) - {"ready", "degraded"}:
                 return False
         return True
     return False

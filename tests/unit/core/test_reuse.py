@@ -13,15 +13,17 @@ from tests.unit.core.builders import Fleet, request, text
 
 Chain = list[int]
 
+HASHER = PromptHasher()
+
 
 def meter(**bounds: int) -> ReuseMeter:
     """Make a meter for chains of the usual hasher."""
-    return ReuseMeter(PromptHasher().tokens, **bounds)
+    return ReuseMeter(HASHER.tokens, **bounds)
 
 
 def tokens(chain: Chain) -> int:
     """Return the tokens of a prompt that ends with its last block."""
-    return PromptHasher().tokens(len(chain))
+    return HASHER.tokens(len(chain))
 
 
 def conversations(seed: int, count: int, system: int = 8) -> Iterator[Chain]:
