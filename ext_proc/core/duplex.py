@@ -100,7 +100,22 @@ class DuplexExchange:
         else:
             kind, side = Kind.REQUEST_HEADERS, self.request
         move = self._moves.get((side, kind))
-        return _NOTHING if move is None else move(self, event)
+        if move is None:
+            return _NOTHING
+        try:
+            return move(self, event)
+        except Exception as error:
+            if self._answer is None:
+                raise
+            self._lose_sight(error)
+            return move(self, event)
+
+    def _lose_sight(self, error: Exception) -> None:
+        """Watch the answer no more: a fault of ours must cost an outcome, not the answer."""
+        self._observer.failed("internal", error)
+        answer, self._answer, self._short_cut = self._answer, None, None
+        if answer is not None:
+            answer.let_go()
 
     def lets_pass(self, piece: Message) -> bool:
         """Take a short cut: True if a piece in the middle of an answer passes as it is, and nothing else is to be done.
@@ -113,7 +128,10 @@ class DuplexExchange:
         if piece.end_of_stream or not 0 < len(piece.body) <= PIECE_BYTES:
             return False
         self._short_cuts -= 1
-        note(piece.body)
+        try:
+            note(piece.body)
+        except Exception as error:  # noqa: BLE001  as in `receive`
+            self._lose_sight(error)
         return True
 
     def resume(self, tokens: TokenPrompt | None) -> Sequence[DuplexAction]:

@@ -110,13 +110,17 @@ class DuplexAnswer:
         """
         if self._settled:
             return
-        self._feedback.hold(self._decision.id, held=False)
+        self.let_go()
         if not reached or self._feedback.streams.has_log(now):
             return
         if self._shown:
             self._settle(Ending.CLIENT_GONE, now)
         elif self._headers is not None and self._ending() is not Ending.OK:
             self._settle(self._ending(), now)
+
+    def let_go(self) -> None:
+        """Leave the decision to the access log, or to its expiry."""
+        self._feedback.hold(self._decision.id, held=False)
 
     def _settle(self, ending: Ending, now: float) -> None:
         if self._settled:

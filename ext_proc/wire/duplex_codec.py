@@ -83,7 +83,7 @@ def _is_metadata(message: bytes, position: int) -> bool:
         return False
     if len(message) - position == 2:  # noqa: PLR2004  tag and length: empty, as it mostly is
         return message[position + 1] == 0
-    size, start = read_varint(message, position + 1)
+    size, start = _length(message, position + 1)
     return start + size == len(message)
 
 

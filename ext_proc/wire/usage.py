@@ -7,11 +7,9 @@ from typing import TypeAlias
 
 from google.protobuf.struct_pb2 import Struct
 
+from ext_proc.core.answer_scan import MOST_TOKENS
 from ext_proc.core.model import Usage
 from ext_proc.core.names import USAGE_WORDS_KEY
-
-MOST_TOKENS = 10_000_000
-"""A count above this is nonsense of the engine, and as good as none."""
 
 NO_USAGE = Usage()
 

@@ -511,3 +511,30 @@ def test_a_stream_that_is_open_keeps_its_lease() -> None:
     assert picking.in_flight() == 1
     picking.now += 901
     assert picking.core.feedback.expire(picking.now) == 1
+
+
+class Broken:
+    """A scan that fails."""
+
+    def feed(self, piece: bytes) -> None:
+        """Fail."""
+        raise RuntimeError
+
+    def finish(self) -> None:
+        """Fail."""
+        raise RuntimeError
+
+
+@pytest.mark.parametrize("end", [True, False])
+def test_a_fault_in_watching_costs_the_outcome_and_not_the_answer(end: bool) -> None:
+    """Every piece goes on, and the lease is left to expire."""
+    picking = picking_with()
+    duplex = answered(picking, b"data: {}\n\n", end=False)
+    duplex._answer._scan = Broken()  # type: ignore[union-attr, assignment]
+    duplex._short_cut = None if end else Broken().feed
+    pieces = [taken(duplex, Message(Kind.RESPONSE_BODY, b"data: 1\n\n", end)) for _ in range(1 if end else 3)]
+    assert said(*pieces) == b"data: 1\n\n" * len(pieces)
+    assert picking.notes.all("failed") == ["internal"]
+    duplex.close(delivered=True)
+    assert picking.notes.all("finished") == []
+    assert picking.core.feedback.expire(picking.now + 901) == 1

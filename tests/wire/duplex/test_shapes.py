@@ -18,7 +18,7 @@ from tests.wire.stack import MODEL
 
 pytestmark = pytest.mark.envoy
 
-REQUESTS = int(os.environ.get("KVPICKER_SHAPES", "120"))
+REQUESTS = int(os.environ.get("KVPICKER_SHAPES", "60"))
 AT_ONCE = 16
 SIZES = (0, 1, 2, 300, 4_000, 32_000, 61_999, 62_000, 62_001, 70_000, 300_000)
 LARGE = (1_100_000, 2_300_000, 5_000_000)
