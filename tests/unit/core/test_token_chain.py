@@ -56,11 +56,11 @@ def test_a_token_that_is_none_is_refused(token: int) -> None:
 
 
 def test_only_an_engine_that_reports_blocks_of_that_size_can_tell() -> None:
-    """A chain is compared with reports of the same block size; of all others nothing is known."""
+    """A chain is compared with reports of the same block size; who is known and has reported none yet holds nothing."""
     index, chain = ResidentIndex(), TokenHasher(2).chain([1, 2, 3, 4, 5, 6])
     for slot, size in ((0, 2), (1, 3), (2, None)):
         index.add(slot, size)
-        index.stored(slot, chain.hashes[:2])
-    assert index.tokens_held(chain, [0, 1, 2, 3]) == [4, None, None, None]
+        index.stored(slot, chain.hashes[:2] if size else ())
+    assert index.tokens_held(chain, [0, 1, 2, 3]) == [4, None, 0, None]
     assert index.tokens_held(TokenHasher(2).chain([1]), [0]) == [0]
     assert [index.block_tokens(slot) for slot in (0, 2, 3)] == [2, None, None]
