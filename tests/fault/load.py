@@ -20,7 +20,7 @@ MODEL = "sim-model"
 OK = 200
 CHAT = "/v1/chat/completions"
 EMBEDDINGS = "/v1/embeddings"
-PATIENCE = aiohttp.ClientTimeout(total=60.0, sock_read=15.0)
+PATIENCE = aiohttp.ClientTimeout(total=180.0, sock_read=15.0)
 """No answer needs half as long, and none is silent for so long: Envoy ends it before."""
 
 TOKENS = 4
@@ -147,8 +147,10 @@ class Traffic:
                     return Verdict.LEFT, ""
                 check = _check_stream if begun else _check_whole
                 return check(sent, body, await answer.read())
-        except TimeoutError:
-            return Verdict.HUNG, "no end in time"
+        except TimeoutError as error:
+            spent = time.monotonic() - sent.sent_at
+            at = f"after its beginning, from {sent.engine}" if begun else "before any answer"
+            return Verdict.HUNG, f"{type(error).__name__} {at}, {spent:.0f} s"
         except aiohttp.ClientError as error:
             return (Verdict.CUT if begun else Verdict.FAILED), type(error).__name__
         except Wrong as error:
