@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import sys
 from collections.abc import Sequence
 
 from ext_proc.core.filters import Filters
@@ -91,3 +92,14 @@ def test_reports_follow_the_endpoints() -> None:
         ("model: 2 of 3 match", 2),
         ("open: 2 of 2 match", 2),
     ]
+
+
+def test_nothing_is_kept_of_endpoints_that_were() -> None:
+    """With each new snapshot the reports on candidates of the one before are let go."""
+    fleet, filters = Fleet(2), Filters((_Open(),))
+    before = filters.reports(request(), None, fleet.registry.snapshot, fleet.now, random.Random(0))[0].left
+    held = sys.getrefcount(before)
+    fleet.fill("q", "10.0.1.1:8000", models=frozenset({"other"}))
+    filters.reports(request(), None, fleet.registry.snapshot, fleet.now, random.Random(0))
+    # The registry has let the snapshot itself go, which counts for one at least; the reports count for two more.
+    assert sys.getrefcount(before) <= held - 3
