@@ -17,9 +17,7 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry, Snapshot
 from ext_proc.sources.probe_ask import Finding, ask_generation, ask_health, open_session
 from ext_proc.sources.probe_rules import path_of
-
-NOTICE_S = 0.1
-"""Time between two looks for endpoints that came or went."""
+from ext_proc.sources.watches import keep_watching
 
 LEAST_PAUSE_S = 0.25
 """Time between two probes of an engine, however much there is against it."""
@@ -88,18 +86,10 @@ class Prober:
 
     async def run(self) -> None:
         """Follow the registry until cancelled; no engine and no listener can end this."""
-        async with open_session() as session:
-            try:
-                while True:
-                    self._follow_registry(session)
-                    await asyncio.sleep(NOTICE_S)
-            finally:
-                tasks = [watch.task for watch in self._watches.values() if watch.task is not None]
-                self._watches.clear()
-                self._seen = None
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await keep_watching(open_session(), self._follow_registry, self._watches)
+        finally:
+            self._seen = None
 
     def _follow_registry(self, session: aiohttp.ClientSession) -> None:
         snapshot = self._registry.snapshot

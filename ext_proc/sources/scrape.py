@@ -20,9 +20,7 @@ from ext_proc.core.pool import Change, Registry, Snapshot
 from ext_proc.core.signals import EngineSignals, Interval, Signals
 from ext_proc.sources.scrape_engines import PageReader, Reading
 from ext_proc.sources.scrape_fetch import ScrapeError, fetch_page, open_session
-
-NOTICE_S = 0.1
-"""Time between two looks for endpoints that came or went."""
+from ext_proc.sources.watches import keep_watching
 
 TURN_S = 0.05
 """Endpoints whose turns come this close together are read in one go: with code and data still in the CPU's caches a
@@ -127,18 +125,10 @@ class Scraper:
 
     async def run(self) -> None:
         """Follow the registry until cancelled; no engine and no listener can end this."""
-        async with open_session() as session:
-            try:
-                while True:
-                    self._follow_registry(session)
-                    await asyncio.sleep(NOTICE_S)
-            finally:
-                tasks = [watch.task for watch in self._watches.values() if watch.task is not None]
-                self._watches.clear()
-                self._seen = None
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
+        try:
+            await keep_watching(open_session(), self._follow_registry, self._watches)
+        finally:
+            self._seen = None
 
     def _follow_registry(self, session: aiohttp.ClientSession) -> None:
         snapshot = self._registry.snapshot
