@@ -100,7 +100,7 @@ async def odd_json(case: Case) -> str:
 
 @check("hostile.bomb", f"{ENVOY}: compressed bodies come compressed; 200 MB fit into 204 KB")
 async def bomb(case: Case) -> str:
-    """A small body that decompresses to a thousand times as much (64 MiB) is answered in bounded time; the next request is served."""
+    """A small body that decompresses to 64 MiB is answered in bounded time; the next request is served."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 31)
     body = packer.compress(b'{"messages":[{"role":"user","content":"') + b"".join(
         packer.compress(b"a" * 1024 * 1024) for _ in range(case.settings.bomb_mib)
