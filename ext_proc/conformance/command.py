@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ext_proc.conformance.suite import Result
     from ext_proc.conformance.target import Address
 
-HELP: Final = "check any ext_proc endpoint picker against the Endpoint Picker protocol and Envoy's rules"
+HELP: Final = "try any endpoint picker"
 
 DESCRIPTION: Final = """\
 Plays Envoy's part over gRPC: order of messages, every body mode, bodies cut at every

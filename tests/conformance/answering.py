@@ -70,6 +70,9 @@ class Answering:
             return
         if upgrade and self._has("waits-on-upgrade"):
             return
+        if self._has("leaves-strange-paths-alone") and not self._values[":path"].startswith(b"/v1/"):
+            await self._write(replies.answer("request_headers"))
+            return
         if self._bodyless or (self._mode == STREAMED and not self._has("picks-late")):
             kind = "request_body" if self._has("answers-headers-as-body") else "request_headers"
             await self._pick(kind if self._mode != DUPLEX else "request_headers")

@@ -6,8 +6,9 @@ import ipaddress
 import time
 from typing import Final
 
+from ext_proc.conformance.answers import name
 from ext_proc.conformance.check import ENVOY, PROTOCOL, Case, Level, Skipped, check, demand
-from ext_proc.conformance.exchange import play
+from ext_proc.conformance.exchange import Transcript, play
 from ext_proc.conformance.messages import DESTINATION, UNKNOWN_ADDRESS
 from ext_proc.conformance.modes import Mode
 
@@ -67,20 +68,32 @@ async def once(case: Case) -> str:
 
 @check("pick.overwrites", f"{ENVOY}: a client's header is obeyed by ORIGINAL_DST as it is")
 async def overwrites(case: Case) -> str:
-    """A destination that the client names itself is replaced, never obeyed or joined by the pick."""
-    spoofed = case.request(headers=((DESTINATION, UNKNOWN_ADDRESS.encode()),))
-    seen = await play(case, spoofed)
-    demand(not seen.unanswered, seen.said)
-    removed = False
+    """A destination that the client names is replaced or removed, never obeyed or joined by the pick, on every path."""
+    spoof = ((DESTINATION, UNKNOWN_ADDRESS.encode()),)
+    ways = {
+        "a chat": case.request(headers=spoof),
+        "a broken body": case.request(b"{broken", headers=spoof),
+        "a GET": case.request(pieces=(), method="GET", path="/v1/models", headers=spoof),
+        "a strange path": case.request(pieces=(), method="GET", path="/strange", headers=spoof),
+    }
+    for way, request in ways.items():
+        seen = await play(case, request)
+        demand(not seen.unanswered, f"{way}: {seen.said}")
+        found = [each for answer in seen.answers for each in (*answer.destinations, answer.named)]
+        demand(UNKNOWN_ADDRESS not in str(found), f"{way}: the client's {UNKNOWN_ADDRESS} was obeyed")
+        demand(bool(seen.refused) or _is_replaced(seen), f"{way}: the client's value goes on, alone or beside the pick")
+    return f"replaced or removed for {', '.join(ways)}"
+
+
+def _is_replaced(seen: Transcript) -> bool:
+    """Tell whether the destination header is removed, or set in a way that leaves no other value."""
     for answer in seen.answers:
-        found = f"{answer.destinations}{answer.named or ''}"
-        demand(UNKNOWN_ADDRESS not in found, f"the client's {UNKNOWN_ADDRESS} was obeyed")
-        removed = removed or (answer.mutation is not None and DESTINATION in answer.mutation.remove_headers)
+        if answer.mutation is not None and DESTINATION in answer.mutation.remove_headers:
+            return True
         for option in answer.set_headers:
-            if option.header is not None and option.header.key.lower() == DESTINATION and not removed:
-                action = int(option.append_action)
-                demand(action in _OVERWRITES, f"the pick is joined to the client's value (append_action {action})")
-    return "replaced"
+            if name(option).lower() == DESTINATION:
+                return int(option.append_action) in _OVERWRITES
+    return False
 
 
 @check("pick.headers-only", f"{ENVOY}: no body follows, so a picker that waits for one hangs the request")
