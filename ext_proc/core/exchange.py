@@ -251,7 +251,7 @@ class Exchange:
         assert admission is not None and head is not None  # noqa: PT018, S101  who calls has seen both
         turn = Turn(self, kind, request, now, tokens, head.subset, head.tenant, self._priority())
         turn.filters = () if found is None else found.filters
-        refusal = admission.join(turn, now, cold=found is not None and not isinstance(found.refusal, Saturated))
+        refusal = admission.join(turn, now, cold=None if found is None else not isinstance(found.refusal, Saturated))
         if refusal is not None:
             return self.turn_away(turn, refusal)
         self._turn = turn
@@ -265,8 +265,11 @@ class Exchange:
         try:
             made = self._picker.pick(request, now, self._generator, turn.subset, turn.tokens)
             if isinstance(made, Decision):
-                return self._decided(kind, made, now)
+                action = self._decided(kind, made, now)
+                turn.placed = True
+                return action
             if admission is not None and admission.may_wait(request, made.refusal):
+                turn.cold = not isinstance(made.refusal, Saturated)
                 return None
             return self._rejected(request, made)
         except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request
