@@ -6,7 +6,6 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +26,7 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
+from ext_proc.background import repeat, run_beside
 from ext_proc.config import Config, load, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
@@ -213,43 +213,30 @@ class Service:
         self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
-        self._spawn(stack, learner.run())
-        self._spawn(stack, self._scraper.run())
-        self._spawn(stack, self._probing.run())
-        self._spawn(stack, self._listening.run())
-        self._spawn(stack, self._keep_house())
-        self._spawn(stack, admitting.look(self._core.admission, time.monotonic, self._observer.failed))
-        self._spawn(stack, self._flush_lines())
+        failed = self._observer.failed
+        # Overdue leases are given up, and what could not be written is tried again.
+        chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds)
+        run_beside(
+            stack,
+            failed,
+            learner.run,
+            self._scraper.run,
+            self._probing.run,
+            self._listening.run,
+            lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, chores),
+            lambda: admitting.look(self._core.admission, time.monotonic, failed),
+            lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
+        )
         if self._path is not None:
             watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
             watcher.check()
-            self._spawn(stack, watcher.run())
+            run_beside(stack, failed, watcher.run)
 
-    def _spawn(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _tick(self) -> None:
+        self._probing.tick(time.monotonic())
 
-        async def end() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        stack.push_async_callback(end)
-
-    async def _flush_lines(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_INTERVAL_S)
-            self._output.flush()
-
-    async def _keep_house(self) -> None:
-        """Give up overdue leases, and try again to write what could not be written."""
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            try:
-                self._probing.tick(time.monotonic())
-                self._core.feedback.expire(time.monotonic())
-                self._draining.advance()
-                self._keeper.write_eds()
-            except Exception as error:  # noqa: BLE001  a round that fails must not be the last
-                self._observer.failed("housekeeping", error)
+    def _expire(self) -> None:
+        self._core.feedback.expire(time.monotonic())
 
     def _reload(self, config: Config) -> None:
         """Put a changed file into effect, as a whole or, if it cannot be used, not at all."""
