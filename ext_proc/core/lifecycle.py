@@ -150,9 +150,14 @@ class Lifecycle:
         return True
 
     def follow(self, change: Change) -> None:
-        """Forget endpoints that went, and remember where requests still run; before their loads are forgotten."""
+        """Forget endpoints that went, and remember where requests still run; before their loads are forgotten.
+
+        What a source says is of an address: who takes another one's place there is as unready as that was.
+        """
+        unready = {endpoint.address for endpoint in change.removed if endpoint.slot in self._unready}
+        self._unready -= {endpoint.slot for endpoint in change.removed}
+        self._unready |= {endpoint.slot for endpoint in change.added if endpoint.address in unready}
         for endpoint in change.removed:
-            self._unready.discard(endpoint.slot)
             mark = self._marks.pop(endpoint.slot, None)
             if mark is None:
                 mark = Mark(endpoint, self._load(endpoint.slot), Stage.CORDONED)
