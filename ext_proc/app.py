@@ -129,14 +129,15 @@ class Service:
         """
         async with AsyncExitStack() as stack:
             read_token(self._config.admin)
-            self._keeper.configure(self._config)
+            pages = admin.serve(self._admin_app(), self._config.admin.listen)
+            self.admin_address = await stack.enter_async_context(pages)
             stack.push_async_callback(self._keeper.close)
-            await stack.enter_async_context(self._watching.following(self._config))
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
-            pages = admin.serve(self._admin_app(), self._config.admin.listen)
-            self.admin_address = await stack.enter_async_context(pages)
+            # Who finds its addresses taken may be a second one by mistake: it must not write the first one's file.
+            self._keeper.configure(self._config)
+            await stack.enter_async_context(self._watching.following(self._config))
             await self._keeper.names_known(NAMES_WITHIN_S)
             await self._watching.answered()
             await self._start_tasks(stack)
