@@ -110,7 +110,9 @@ class Service:
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
-        self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
+        self._probing = Probing(
+            config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics, self._tokens.keys
+        )
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
