@@ -99,6 +99,10 @@ def _why(error: Exception, timeout_s: float) -> str:
         return "this is not a URL"
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "its name is not known"
+    if isinstance(error, aiohttp.ClientSSLError):
+        return "no TLS with a certificate that is trusted; admin servers speak plain http"
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "what answers is no HTTP; is it the gRPC server, `listen`?"
     if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
         return os.strerror(error.os_error.errno).lower()
     return str(error) or type(error).__name__

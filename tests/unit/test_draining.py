@@ -425,6 +425,18 @@ def test_what_the_user_can_mend_is_told(
     assert said in capsys.readouterr().err
 
 
+async def test_an_admin_url_that_leads_elsewhere_is_told_in_plain_words(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The port of the gRPC server, or https where plain http is spoken."""
+    for url, said in (
+        (f"http://{running.service.grpc_addresses[0]}", "is it the gRPC server, `listen`?"),
+        (running.admin.replace("http", "https"), "admin servers speak plain http"),
+    ):
+        assert await asyncio.to_thread(main, ["endpoints", "--admin", url]) == 2
+        assert said in capsys.readouterr().err
+
+
 async def test_the_token_may_come_from_the_environment(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """So that it stands in no command line."""
     monkeypatch.setenv("KVPICKER_ADMIN_TOKEN", TOKEN)
