@@ -131,7 +131,7 @@ class Admission:
         wanted = self._wanted(turn.request, turn.subset)
         turn.pool = wanted[0].pool if wanted else self._cold_pool(turn.request) or ""
         turn.cost = self._gate.claim(turn.request)
-        turn.size = len(turn.request.prompt) + _OVERHEAD
+        turn.size = len(turn.request.prompt) + turn.held + _OVERHEAD
         turn.cold = self._is_cold(wanted, turn.priority) if cold is None else cold
         if self._closed:
             return ShuttingDown(_ENDING)

@@ -92,6 +92,7 @@ class Exchange:
         "_feedback",
         "_generator",
         "_head",
+        "_held",
         "_observer",
         "_picker",
         "_policy",
@@ -124,6 +125,7 @@ class Exchange:
         self._decision: Decision | None = None
         self._turn: Turn | None = None
         self._arrived = False
+        self._held = 0
 
     @property
     def shared(self) -> Shared:
@@ -205,6 +207,8 @@ class Exchange:
     def _body(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
         policy, head = self._policy, self._head.head
+        if self._head.anywhere:  # full duplex, where it is we who hold the body back
+            self._held = len(event.body)
         complete, limit = event.end_of_stream, policy.inspect_bytes
         request = parse(self._route, head, event.body, complete=complete, inspect_bytes=limit)
         if policy.tokens is None or request.unhashed is not None:
@@ -250,7 +254,7 @@ class Exchange:
         admission, head, now = self._policy.admission, self._head, self._clock()
         assert admission is not None and head is not None  # noqa: PT018, S101  who calls has seen both
         turn = Turn(self, kind, request, now, tokens, head.subset, head.tenant, self._priority())
-        turn.filters = () if found is None else found.filters
+        turn.filters, turn.held = () if found is None else found.filters, self._held
         refusal = admission.join(turn, now, cold=None if found is None else not isinstance(found.refusal, Saturated))
         if refusal is not None:
             return self.turn_away(turn, refusal)

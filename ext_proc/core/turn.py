@@ -43,6 +43,7 @@ class Turn(msgspec.Struct, eq=False):
         call: tells the one who waits that `action` is there.
         action: the answer, once there is one.
         cost: tokens that it will hold, prompt and expected answer.
+        held: bytes of its body that are held here beside the prompt.
         size: bytes that it holds here while it waits.
         returned: True if it was refused before and came back when it was told to.
         cold: True if no endpoint that could serve it, busy or not, was ready when it was tried last.
@@ -64,6 +65,7 @@ class Turn(msgspec.Struct, eq=False):
     call: Callable[[], None] = _nobody
     action: Any = None
     cost: float = 1.0
+    held: int = 0
     size: int = 0
     returned: bool = False
     cold: bool = False
