@@ -278,7 +278,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
-            panics=self._core.health.panics,
+            panics=lambda: self._core.health.panics(self._core.lifecycle.out),
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),
