@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,7 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
-from ext_proc.config import Config, load, located, parse
+from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.rehearsal import Asked, rehearse
@@ -50,6 +50,7 @@ from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 from ext_proc.probing import Probing
 from ext_proc.scraping import ScrapeNews
+from ext_proc.securing import Securing
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
@@ -84,13 +85,17 @@ class Service:
         config: what it runs with.
         path: the file the configuration came from, watched for changes; None watches nothing.
         output: where log lines go.
+        read: makes a configuration of the text of that file and its name.
     """
 
-    def __init__(self, config: Config, path: Path | None, output: BinaryIO) -> None:
+    def __init__(
+        self, config: Config, path: Path | None, output: BinaryIO, read: Callable[[str, str], Config] = parse
+    ) -> None:
         self.grpc_addresses: tuple[str, ...] = ()
         self.admin_address = ""
         self._config = config
         self._path = path
+        self._read = read
         self._ready = False
         self._heard_at = time.monotonic()
         self._stopping = asyncio.Event()
@@ -118,7 +123,8 @@ class Service:
             ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
         )
-        self._grpc = GrpcServer(methods, config.listen, config.transport)
+        self._securing = Securing(config.tls, self._say)
+        self._grpc = GrpcServer(methods, self._securing.doors(config), config.transport)
 
     async def __aenter__(self) -> Self:
         """Start everything; ready once the endpoints are known and the path of a request is warm.
@@ -217,11 +223,12 @@ class Service:
         self._spawn(stack, self._scraper.run())
         self._spawn(stack, self._probing.run())
         self._spawn(stack, self._listening.run())
+        self._spawn(stack, self._securing.run())
         self._spawn(stack, self._keep_house())
         self._spawn(stack, admitting.look(self._core.admission, time.monotonic, self._observer.failed))
         self._spawn(stack, self._flush_lines())
         if self._path is not None:
-            watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
+            watcher = FileWatcher(self._path, self._read, self._reload, self._reload_failed)
             watcher.check()
             self._spawn(stack, watcher.run())
 
@@ -323,6 +330,7 @@ class Service:
         return {
             "access_log": waiting is not None
             and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
+            "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,
@@ -339,16 +347,3 @@ class Service:
     def _statuses(self) -> list[EndpointStatus]:
         statuses = endpoint_statuses(self._core, time.monotonic(), self._scraper.status)
         return [self._draining.completed(self._listening.completed(each)) for each in statuses]
-
-
-async def serve(path: Path, output: BinaryIO) -> None:
-    """Run a kvpicker from its configuration file until it is told to stop.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    with located(path):
-        service = Service(load(path), path, output)
-    service.stop_on_signals()
-    async with service:
-        await service.run()

@@ -37,6 +37,7 @@ from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
+from ext_proc.sources import certificates
 from ext_proc.sources.api_keys import read_keys
 from ext_proc.sources.eds import EdsWriter, Offer, offered
 from ext_proc.sources.kubernetes import access as clusters
@@ -286,6 +287,7 @@ def check(path: Path) -> Config:
         build_model_strategies(config)
         check_installed(config)
         clusters.check_installed(config)
+        certificates.check(config.tls)
         if config.envoy.endpoints_file is not None:
             EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():

@@ -65,7 +65,7 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from ext_proc.app import serve  # noqa: PLC0415  gRPC takes a moment to import; other commands do without
+    from ext_proc.serving import serve  # noqa: PLC0415  gRPC takes a moment to import; other commands do without
 
     asyncio.run(serve(arguments.config, sys.stdout.buffer))
     return 0

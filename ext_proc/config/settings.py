@@ -14,6 +14,7 @@ from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
 from ext_proc.config.section import Port, Seconds, Section
+from ext_proc.config.tls import TlsConfig
 from ext_proc.config.tokens import TokensConfig
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
@@ -245,6 +246,9 @@ class Config(Section, frozen=True, kw_only=True):
     Attributes:
         listen: Addresses of the gRPC server that Envoy calls, each `ip:port` or `unix:/path`. Loopback,
             because an ext_proc server sees prompts.
+        tls: Encryption of `listen`, except for Unix sockets. Unset encrypts nothing.
+        health_listen: Further addresses, like those of `listen`, on which a gRPC server answers health checks alone and
+            is not encrypted, for the probes of Kubernetes, which speak no TLS.
         transport: How the gRPC server is driven: `queue` by grpcio's own completion queue, which under load takes a
             third of the CPU of the other; `aio` by grpc.aio; `auto` by the queue where a check at the start finds that
             it works with the installed grpcio.
@@ -275,6 +279,8 @@ class Config(Section, frozen=True, kw_only=True):
     """
 
     listen: tuple[str, ...] = ("127.0.0.1:9002",)
+    tls: TlsConfig | None = None
+    health_listen: tuple[str, ...] = ()
     transport: TransportName = "auto"
     admin: AdminConfig = AdminConfig()
     default_pool: str | None = None
