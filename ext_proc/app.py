@@ -49,6 +49,7 @@ from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 from ext_proc.probing import Probing
+from ext_proc.readiness import Readiness
 from ext_proc.scraping import ScrapeNews
 from ext_proc.securing import Securing
 from ext_proc.sources.eds import EdsWriter
@@ -96,7 +97,6 @@ class Service:
         self._config = config
         self._path = path
         self._read = read
-        self._ready = False
         self._heard_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
@@ -125,6 +125,7 @@ class Service:
         )
         self._securing = Securing(config.tls, self._say)
         self._grpc = GrpcServer(methods, self._securing.doors(config), config.transport)
+        self._readiness = Readiness(self._grpc, self._watching)
 
     async def __aenter__(self) -> Self:
         """Start everything; ready once the endpoints are known and the path of a request is warm.
@@ -147,8 +148,10 @@ class Service:
             await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
-            self._ready = True
-            await self._grpc.set_ready(ready=True)
+            if self._readiness.waits:
+                self._spawn(stack, self._readiness.begin())
+            else:
+                await self._readiness.begin()
             self._stack = stack.pop_all()
         self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address, **self._grpc.description)
         self._output.flush()
@@ -156,8 +159,7 @@ class Service:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop: not ready at once, then running streams end, then everything closes."""
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._core.admission.close(time.monotonic())
         await self._grpc.stop(STOP_GRACE_S)
         await self._stack.aclose()
@@ -177,8 +179,7 @@ class Service:
         A second signal cuts that short.
         """
         await self._stopping.wait()
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._stopping.clear()
         ledger, config = self._core.ledger, self._config
         await linger(self._stopping, config.drain_s, ledger.count_held, config.passing_s)
@@ -306,9 +307,10 @@ class Service:
             decisions=self._ring,
             endpoints=self._statuses,
             config=lambda: msgspec.to_builtins(self._config),
-            not_ready=lambda: None if self._ready else "starting or stopping",
+            not_ready=lambda: self._readiness.obstacle,
             explain=self._explain,
             state=self._state,
+            local=self._config.admin.pages == "loopback",
             pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
         ).app()
 

@@ -279,6 +279,20 @@ def check(path: Path) -> Config:
         ConfigError: something in it cannot be used.
     """
     config = load(path)
+    check_config(config, path)
+    return config
+
+
+def check_config(config: Config, path: Path | None) -> None:
+    """Check all that a configuration names, without running anything.
+
+    Args:
+        config: what to check.
+        path: the file it came from, for messages; None if there is none.
+
+    Raises:
+        ConfigError: something in it cannot be used.
+    """
     with located(path):
         build_strategies(config)
         scrape_token(config)
@@ -296,7 +310,6 @@ def check(path: Path) -> Config:
             tokenizer.close()
         if pool.endpoints_file is not None:
             check_endpoints(name, Path(pool.endpoints_file))
-    return config
 
 
 def check_endpoints(pool: str, path: Path) -> None:

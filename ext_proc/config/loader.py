@@ -6,7 +6,7 @@ import difflib
 import re
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -61,14 +61,16 @@ def _where(field: str, path: FilePath) -> str:
     return document.where(found) if found else ""
 
 
-def parse(text: str, source: str = "config") -> Config:
-    """Read a configuration; `source` names it in messages.
+def parse(text: str, source: str = "config", complete: Callable[[Any], Any] | None = None) -> Config:
+    """Read a configuration; `source` names it in messages, `complete` may add to what was read.
 
     Addresses come back in canonical notation.
 
     Raises ConfigError that names file, line and field of every mistake.
     """
     document = read(text, source)
+    if complete is not None:
+        document = msgspec.structs.replace(document, data=complete(document.data))
     if document.data is None:
         raise ConfigError(f"the file is empty; the smallest configuration is: {SMALLEST}", where=source)
     config = convert(document, Config)

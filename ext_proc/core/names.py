@@ -32,6 +32,9 @@ SESSION_HEADERS: Final = (
 )
 """Headers that name a conversation, the gateway's before the clients' own; the first that is there counts."""
 
+FAIRNESS_ID: Final = "x-llm-d-inference-fairness-id"
+OBJECTIVE: Final = "x-llm-d-inference-objective"
+
 REQUEST_ID: Final = "x-request-id"
 
 EXPLAIN: Final = "x-kvpicker-explain"
