@@ -34,6 +34,7 @@ from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
+from ext_proc.core.wishes import names_of
 from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
@@ -196,7 +197,12 @@ def exchange_policy(
         tokens=tokens,
         admission=admission,
         extension=admitting.extension(config),
-        labels=(config.tenants.header or "", config.tenants.priority_header or ""),
+        names=names_of(
+            config.tenants.header,
+            config.tenants.priority_header,
+            rewrite=config.gateway.model_rewrite,
+            targets=config.gateway.targets,
+        ),
         priorities=config.tenants.priorities,
     )
 

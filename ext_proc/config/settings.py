@@ -9,6 +9,7 @@ from msgspec import Meta, field
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
 from ext_proc.config.envoy import EnvoyConfig
+from ext_proc.config.gateway import GatewayConfig
 from ext_proc.config.health import HealthConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
@@ -267,6 +268,7 @@ class Config(Section, frozen=True, kw_only=True):
         dns: How host names of endpoints become addresses.
         kubernetes: How the API server is reached.
         explain: What clients are told of decisions.
+        gateway: What the gateway says of requests in headers.
         tenants: On whose behalf requests are sent, and which go first when they must wait.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
@@ -295,6 +297,7 @@ class Config(Section, frozen=True, kw_only=True):
     dns: DnsConfig = DnsConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
     explain: ExplainConfig = ExplainConfig()
+    gateway: GatewayConfig = GatewayConfig()
     tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0
