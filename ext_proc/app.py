@@ -236,6 +236,7 @@ class Service:
             run_beside(stack, failed, watcher.run)
 
     def _tick(self) -> None:
+        self._core.capacity.is_suspended = self._log_is_silent(time.monotonic())
         self._probing.tick(time.monotonic())
 
     def _expire(self) -> None:
@@ -307,12 +308,14 @@ class Service:
         config = msgspec.to_builtins(self._config)
         return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
 
-    def _degraded(self) -> dict[str, bool]:
+    def _log_is_silent(self, now: float) -> bool:
         waiting = self._core.ledger.waiting_since
-        heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
+        silence = ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s
+        return waiting is not None and now - max(self._heard_at, waiting) > silence
+
+    def _degraded(self) -> dict[str, bool]:
         return {
-            "access_log": waiting is not None
-            and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
+            "access_log": self._log_is_silent(time.monotonic()),
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,

@@ -24,6 +24,9 @@ SHARE_OF_TIMEOUT = 0.8
 class CapsConfig(Section, frozen=True, kw_only=True):
     """What an endpoint may hold at most. Beyond that requests wait here, where they can still go anywhere.
 
+    Caps need to hear of the ends of requests, from Envoy's access log or from answers that pass in full duplex. While
+    nothing is heard (`kvpicker_degraded{reason="access_log"}` is 1) they do not hold.
+
     Attributes:
         requests: Requests in flight. Unset is no cap. A little more than the engine runs at once (vLLM:
             `--max-num-seqs`) keeps it busy, and its own queue short.
