@@ -172,10 +172,14 @@ class Service:
         self._output.flush()
 
     def stop_on_signals(self) -> None:
-        """Let SIGTERM and SIGINT end `run`; before the start, so that no moment is without a handler."""
+        """Let signals end `run` in good order; before the start, so that no moment is without a handler.
+
+        SIGHUP too, which would cut everything off; not under nohup.
+        """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._stopping.set)
 
     async def run(self) -> None:
         """Serve until told to stop; then go on serving while the data plane notices and answers pass, and return.

@@ -273,7 +273,7 @@ def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
 def test_signal_ends_the_process_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
     """A service that is told to stop stops in good order (I07)."""
     path = tmp_path / "kvpicker.yaml"
