@@ -109,7 +109,7 @@ class Service:
         self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
-        self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
+        self._draining = Draining(core, config, self._keeper.write_eds, self._say)
         self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
@@ -129,6 +129,7 @@ class Service:
         """
         async with AsyncExitStack() as stack:
             read_token(self._config.admin)
+            self._draining.memory.restore()
             self._keeper.configure(self._config)
             stack.push_async_callback(self._keeper.close)
             await stack.enter_async_context(self._watching.following(self._config))
@@ -144,7 +145,8 @@ class Service:
             self._ready = True
             await self._grpc.set_ready(ready=True)
             self._stack = stack.pop_all()
-        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address, **self._grpc.description)
+        told = {"admin": self.admin_address, "orders_file": self._draining.memory.path, **self._grpc.description}
+        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, **told)
         self._output.flush()
         return self
 
@@ -329,6 +331,7 @@ class Service:
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),
+            "orders": self._draining.memory.is_degraded,
             "probes": self._probing.is_degraded(time.monotonic()),
         }
 

@@ -69,6 +69,7 @@ class Core(msgspec.Struct, frozen=True):
         self.lifecycle.follow(change)
         memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
         follow(change, ledger=self.ledger, index=self.index, memories=memories, greeters=(self.health,))
+        self.lifecycle.welcome(change)
 
 
 def build_core(

@@ -47,6 +47,10 @@ class Orders(Protocol):
     async def wait(self, marks: Sequence[Mark], seconds: float) -> None:
         """Wait until none of them is draining any more, or until the time is over."""
 
+    @property
+    def outlives_restart(self) -> bool:
+        """Whether an order holds after a restart as well."""
+
     def remaining(self, mark: Mark) -> float | None:
         """Return the seconds until the deadline."""
 
@@ -60,7 +64,7 @@ class EndpointPages:
     Args:
         orders: carries out what is asked.
         config: names the token.
-        instance: a name that no other kvpicker has, nor this one after a restart, which forgets all orders.
+        instance: a name that no other kvpicker has, nor this one after a restart, which may forget orders.
     """
 
     def __init__(self, orders: Orders, config: AdminConfig, instance: str) -> None:
@@ -123,7 +127,7 @@ class EndpointPages:
             return _page({"error": error}, HTTPStatus.NOT_FOUND)
         goes_on = any(mark.stage is Stage.DRAINING for mark in marks)
         rows = [self._row(mark) for mark in marks]
-        told = {"instance": self._instance, "endpoints": rows}
+        told = {"instance": self._instance, "outlives_restart": self._orders.outlives_restart, "endpoints": rows}
         return _page(told, HTTPStatus.ACCEPTED if goes_on else HTTPStatus.OK)
 
     def _row(self, mark: Mark) -> dict[str, Any]:
