@@ -48,6 +48,7 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.ops.room import Rooms
 from ext_proc.probing import Probing
 from ext_proc.scraping import ScrapeNews
 from ext_proc.sources.eds import EdsWriter
@@ -296,6 +297,7 @@ class Service:
             tasks=lambda: len(asyncio.all_tasks()),
             fills=lambda: fills(self._core, self._ring, self._metrics, self._tokens.source),
         )
+        rooms = Rooms(self._core.capacity.caps, lambda: self._core.admission.fills)
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
             decisions=self._ring,
@@ -304,7 +306,8 @@ class Service:
             not_ready=lambda: None if self._ready else "starting or stopping",
             explain=self._explain,
             state=self._state,
-            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
+            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance, rooms),
+            rooms=rooms,
         ).app()
 
     async def _explain(self, asked: Asked) -> dict[str, Any]:

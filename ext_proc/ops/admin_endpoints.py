@@ -12,8 +12,10 @@ from aiohttp import web
 
 from ext_proc.config import AdminConfig
 from ext_proc.core import durations
+from ext_proc.core.caps import NO_CAPS
 from ext_proc.core.lifecycle import Mark, Stage
 from ext_proc.ops.admin_token import objection
+from ext_proc.ops.room import NO_ROOMS, Rooms, held
 from ext_proc.ops.text import printable
 
 DEADLINE_S = 600.0
@@ -65,12 +67,14 @@ class EndpointPages:
         orders: carries out what is asked.
         config: names the token.
         instance: a name that no other kvpicker has, nor this one after a restart, which may forget orders.
+        rooms: how full what has bounds is.
     """
 
-    def __init__(self, orders: Orders, config: AdminConfig, instance: str) -> None:
+    def __init__(self, orders: Orders, config: AdminConfig, instance: str, rooms: Rooms = NO_ROOMS) -> None:
         self._orders = orders
         self._config = config
         self._instance = instance
+        self._rooms = rooms
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -139,6 +143,9 @@ class EndpointPages:
             "models": sorted(endpoint.models),
             "lifecycle": mark.stage,
             "running": mark.running,
+            "tokens": mark.load.tokens,
+            "caps": held(NO_CAPS if mark.removed else self._rooms.caps(endpoint.slot), mark.running, mark.load.tokens),
+            "queue": self._rooms.queue(endpoint.pool),
             "deadline_s": None if remaining is None else round(remaining, 3),
             "left": mark.left,
             "removed": mark.removed,
