@@ -27,6 +27,7 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
+from ext_proc.collecting import Collecting
 from ext_proc.config import Config, load, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
@@ -243,7 +244,8 @@ class Service:
             self._output.flush()
 
     async def _keep_house(self) -> None:
-        """Give up overdue leases, and try again to write what could not be written."""
+        """Give up overdue leases, try again to write what could not be written, and free memory."""
+        collecting = Collecting()
         while True:
             await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
             try:
@@ -251,6 +253,7 @@ class Service:
                 self._core.feedback.expire(time.monotonic())
                 self._draining.advance()
                 self._keeper.write_eds()
+                collecting.tick(time.monotonic())
             except Exception as error:  # noqa: BLE001  a round that fails must not be the last
                 self._observer.failed("housekeeping", error)
 

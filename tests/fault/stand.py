@@ -181,10 +181,15 @@ class KvpickerProcess(Process):
 
     async def metric(self, name: str, **labels: str) -> float:
         """Sum a metric over all series that have these labels."""
+        return (await self.metrics(name, **labels))[0]
+
+    async def metrics(self, *names: str, **labels: str) -> list[float]:
+        """Do so with several metrics of one page."""
         families = text_string_to_metric_families(await self.page("/metrics"))
-        samples = (sample for family in families for sample in family.samples)
-        wanted = labels.items()
-        return sum(one.value for one in samples if one.name == name and wanted <= one.labels.items())
+        samples = [
+            sample for family in families for sample in family.samples if labels.items() <= sample.labels.items()
+        ]
+        return [sum(one.value for one in samples if one.name == name) for name in names]
 
     async def control(self, *words: str) -> None:
         """Run a command on it, and expect that it succeeds."""

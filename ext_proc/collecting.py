@@ -1,0 +1,41 @@
+"""Frees what only the garbage collector can free: the cycles that ended tasks and connections leave behind.
+
+Decisions leave none, so collections by count are rare, and what is alive at one of them by chance would wait for the
+next of an older generation, which takes hours. Where endpoints come and go that is growth without an end.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+INTERVAL_S = 60.0
+"""Seconds between two collections."""
+
+MOST_SHARE = 0.001
+"""Of the time that they may take: a large process is collected less often, since requests wait meanwhile."""
+
+
+class Collecting:
+    """Collects all generations now and then.
+
+    Args:
+        collect: does it.
+        clock: seconds, to measure how long that takes.
+    """
+
+    def __init__(self, collect: Callable[[], int] = gc.collect, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._collect = collect
+        self._clock = clock
+        self._due: float | None = None
+
+    def tick(self, now: float) -> None:
+        """Collect if it is time to; `now` in monotonic seconds."""
+        if self._due is None:
+            self._due = now + INTERVAL_S
+        if now < self._due:
+            return
+        began = self._clock()
+        self._collect()
+        self._due = now + max(INTERVAL_S, (self._clock() - began) / MOST_SHARE)
