@@ -22,10 +22,10 @@ class Collecting:
 
     Args:
         collect: does it.
-        clock: seconds, to measure how long that takes.
+        clock: seconds of work, to measure how long that takes.
     """
 
-    def __init__(self, collect: Callable[[], int] = gc.collect, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, collect: Callable[[], int] = gc.collect, clock: Callable[[], float] = time.thread_time) -> None:
         self._collect = collect
         self._clock = clock
         self._due: float | None = None
