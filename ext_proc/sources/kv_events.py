@@ -140,7 +140,7 @@ class KvEventListener:
     def _look_for_silence(self, now: float) -> None:
         for watch in self._watches.values():
             if watch.is_heard:
-                problem = NOT_CONNECTED if watch.is_cut(now) else ""
+                problem = NOT_CONNECTED if watch.mistrust_cut(now) else ""
             elif watch.busy_at is None:
                 watch.busy_at = now if self._is_busy(watch.endpoint.slot) else None
                 continue
@@ -148,8 +148,8 @@ class KvEventListener:
                 problem = NO_EVENTS if now - watch.busy_at > SILENCE_S else ""
             if problem != watch.problem:
                 watch.problem = problem
-                for reader in watch.readers if problem else ():
-                    reader.feed.mistrust()  # what it told is old by now
+                for reader in watch.readers if problem == NO_EVENTS else ():
+                    reader.feed.mistrust()  # what was asked for at the start is old by now
                 self._changed(watch.endpoint, problem)
 
 
@@ -171,9 +171,12 @@ class _Watch:
         """Whether an answer to a question for lost messages is awaited."""
         return any(reader.feed.is_waiting for reader in self.readers)
 
-    def is_cut(self, now: float) -> bool:
-        """Whether some publisher has not been connected any more for too long."""
-        return any(reader.cut_at is not None and now - reader.cut_at > CUT_S for reader in self.readers)
+    def mistrust_cut(self, now: float) -> bool:
+        """Believe no publisher that has not been connected any more for too long; return whether there is one."""
+        cut = [reader for reader in self.readers if reader.cut_at is not None and now - reader.cut_at > CUT_S]
+        for reader in cut:
+            reader.feed.mistrust()
+        return bool(cut)
 
     def heard(self) -> None:
         """Note that a message came."""
