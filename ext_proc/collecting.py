@@ -16,6 +16,9 @@ INTERVAL_S = 60.0
 MOST_SHARE = 0.001
 """Of the time that they may take: a large process is collected less often, since requests wait meanwhile."""
 
+LONGEST_S = 600.0
+"""Between two collections, however long they take."""
+
 
 class Collecting:
     """Collects all generations now and then.
@@ -38,4 +41,4 @@ class Collecting:
             return
         began = self._clock()
         self._collect()
-        self._due = now + max(INTERVAL_S, (self._clock() - began) / MOST_SHARE)
+        self._due = now + min(max(INTERVAL_S, (self._clock() - began) / MOST_SHARE), LONGEST_S)

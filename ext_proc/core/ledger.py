@@ -58,6 +58,8 @@ class Lease(msgspec.Struct, gc=False):
         first_token: seconds from the decision to the first token; None if none was seen.
         served: address of the endpoint whose token that was.
         held: True while the stream is open on which the answer passes; the request is known to run then.
+        moved: address of the endpoint that a retry took it to; None while it is where it was sent.
+        blamed: addresses of endpoints that were blamed for an attempt of it.
     """
 
     decision: Decision
@@ -71,6 +73,13 @@ class Lease(msgspec.Struct, gc=False):
     first_token: float | None = None
     served: str | None = None
     held: bool = False
+    moved: str | None = None
+    blamed: tuple[str, ...] = ()
+
+    @property
+    def address(self) -> str:
+        """Where it runs."""
+        return self.moved or self.decision.chosen.address
 
 
 class Ledger:
@@ -174,7 +183,7 @@ class Ledger:
         decision = lease.decision
         lease.first_token = now - decision.decided_at
         lease.served = served or decision.chosen.address
-        if lease.served != decision.chosen.address:
+        if lease.moved is not None or lease.served != decision.chosen.address:
             return lease, None
         return lease, lease.load.answer(lease.place, lease.prefill.work, decision.decided_at, now)
 
@@ -188,6 +197,22 @@ class Ledger:
         """Note that a request still runs; False if its lease is unknown."""
         self._renewed = True
         return self.touch(decision_id, now)
+
+    def move(self, lease: Lease, address: str, slot: int, now: float) -> None:
+        """Note that a request runs at another endpoint than before: only there it counts from now on."""
+        if lease.address == address:
+            return
+        if lease.counted:
+            lease.load.release(lease.tokens, now)
+            if lease.moved is None and lease.served != lease.decision.chosen.address:
+                lease.load.cancel(lease.place, lease.prefill.seconds, now)
+            lease.load = self.load(slot)
+            lease.load.take_over(lease.tokens)
+        lease.moved = address
+
+    def get(self, decision_id: str) -> Lease | None:
+        """Return the lease of a decision."""
+        return self._leases.get(decision_id)
 
     def hold(self, decision_id: str, *, held: bool) -> None:
         """Note whether the stream is open on which the answer passes; an unknown decision has none."""
@@ -227,6 +252,8 @@ class Ledger:
             return lease
         load = lease.load
         load.release(lease.tokens, now)
+        if lease.moved is not None:  # it left the queue when it did
+            return lease
         if answered_by == lease.decision.chosen.address:
             load.done(lease.place)
             if load.recent is None:  # else the engine tells its queue, with what others sent

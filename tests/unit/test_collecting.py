@@ -42,6 +42,7 @@ def test_it_is_done_every_minute() -> None:
 def test_a_large_process_waits_longer() -> None:
     """So that collections take a thousandth of its time at most."""
     assert times(0.2, 600) == [60, 260, 460]
+    assert times(5.0, 1_300) == [60, 660, 1260]
 
 
 def test_cycles_that_were_alive_once_are_freed() -> None:

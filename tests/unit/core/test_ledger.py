@@ -270,3 +270,26 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgerMachine = LedgerMachine.TestCase
+
+
+@pytest.mark.parametrize("answered_by", [A.address, B.address, None])
+def test_a_request_that_moved_weighs_at_its_new_endpoint_only(ledger: Ledger, answered_by: str | None) -> None:
+    """Its prefill leaves the queue of the old one, and however it ends, nothing is left of it."""
+    lease = _take(ledger, "1")
+    ledger.move(lease, A.address, A.slot, 0.0)
+    assert _seen(ledger.load(A.slot))[:2] == (1, 150)
+    ledger.move(lease, B.address, B.slot, 0.0)
+    assert _seen(ledger.load(A.slot)) == (0, 0, 0.0)
+    assert _seen(ledger.load(B.slot))[:2] == (1, 150)
+    assert ledger.first_token("1", 1.0, B.address) == (lease, None)
+    ledger.end("1", 2.0, answered_by=answered_by)
+    assert [_seen(ledger.load(slot))[:2] for slot in (A.slot, B.slot)] == [(0, 0), (0, 0)]
+
+
+def test_a_request_that_weighs_nothing_moves_without_weight(ledger: Ledger) -> None:
+    """It is known where it runs all the same."""
+    lease = _take(ledger, "1", counted=False)
+    ledger.move(lease, B.address, B.slot, 0.0)
+    assert (lease.address, ledger.load(B.slot).in_flight) == (B.address, 0)
+    ledger.end("1", 1.0)
+    assert ledger.load(B.slot).in_flight == 0

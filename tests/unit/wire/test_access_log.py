@@ -288,6 +288,15 @@ def test_a_failed_attempt_counts_before_its_request_ends(log: Log) -> None:
     assert log.results == ["attempt", "settled"]
 
 
+def test_a_running_request_counts_where_envoy_says_that_it_runs(log: Log) -> None:
+    """A report on a running request names the endpoint of its present attempt."""
+    first, second = log.decision.endpoints[:2]
+    load = log.picking.core.ledger.load
+    log.take(entry(log.decision.id, kind=AccessLogType.DownstreamPeriodic, **at(second.address)))
+    assert log.results == ["renewed"]
+    assert (load(first.slot).in_flight, load(second.slot).in_flight) == (0, 1)
+
+
 def test_attempts_of_strangers_are_bounded(log: Log) -> None:
     """Attempts whose requests never end are forgotten, the oldest first."""
     for number in range(1_100):
