@@ -144,8 +144,8 @@ def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
     status = response.response_code.value
     words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
     ending = _ending(entry, status)
-    if ending is Ending.OK and "failed" in words:
-        ending = Ending.STREAM_ERROR
+    if ending is Ending.OK and ("failed" in words or "cut" in words):
+        ending = Ending.STREAM_ERROR if "failed" in words else Ending.CUT
     return Outcome(
         decision_id=identity,
         ending=ending,

@@ -78,6 +78,7 @@ ENGINE_FAULTS = (
         begin=steps.fault(kind="wrong_length", by=-10),
         end=steps.heal,
         culprit=True,
+        visible=True,
     ),
     Fault(name="engine added", begin=steps.add_engine, spares=True, lasts=3.0),
     Fault(name="engine removed and listed again", begin=steps.remove_engine, end=steps.list_again, spares=True),

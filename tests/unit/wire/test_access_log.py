@@ -110,6 +110,7 @@ BEGUN = {key: ANSWERED[key] for key in ("time_to_first_upstream_tx_byte", "time_
         ({**ANSWERED, "code": 429}, Ending.OVERLOADED),
         ({**ANSWERED, "code": 307}, Ending.OK),
         ({**ANSWERED, "usage": {"words": "failed=1"}}, Ending.STREAM_ERROR),
+        ({**ANSWERED, "usage": {"words": "prompt=3 cut=1"}}, Ending.CUT),
         ({"code": 503, **flags(upstream_connection_failure=True)}, Ending.CONNECT_FAILURE),
         ({"code": 503, **flags(upstream_connection_termination=True)}, Ending.RESET),
         ({**BEGUN, **flags(upstream_protocol_error=True)}, Ending.CUT),
