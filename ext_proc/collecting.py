@@ -25,20 +25,25 @@ class Collecting:
 
     Args:
         collect: does it.
-        clock: seconds of work, to measure how long that takes.
+        work: seconds of work, to measure how long that takes.
+        clock: monotonic seconds.
     """
 
-    def __init__(self, collect: Callable[[], int] = gc.collect, clock: Callable[[], float] = time.thread_time) -> None:
+    def __init__(
+        self,
+        collect: Callable[[], int] = gc.collect,
+        work: Callable[[], float] = time.thread_time,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._collect = collect
+        self._work = work
         self._clock = clock
-        self._due: float | None = None
+        self._due = clock() + INTERVAL_S
 
-    def tick(self, now: float) -> None:
-        """Collect if it is time to; `now` in monotonic seconds."""
-        if self._due is None:
-            self._due = now + INTERVAL_S
-        if now < self._due:
+    def tick(self) -> None:
+        """Collect if it is time to."""
+        if self._clock() < self._due:
             return
-        began = self._clock()
+        began = self._work()
         self._collect()
-        self._due = now + min(max(INTERVAL_S, (self._clock() - began) / MOST_SHARE), LONGEST_S)
+        self._due = self._clock() + min(max(INTERVAL_S, (self._work() - began) / MOST_SHARE), LONGEST_S)

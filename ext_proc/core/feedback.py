@@ -85,6 +85,27 @@ class Feedback:
         """Note that the answer to a request passes."""
         self._ledger.touch(decision_id, now)
 
+    def answering(self, decision_id: str, served: str, now: float, *, succeeds: bool = True) -> None:
+        """Note which endpoint answers: work and prefix of a request that went elsewhere than decided go there too.
+
+        Args:
+            decision_id: the decision by which the request was sent.
+            served: address of the endpoint.
+            now: monotonic seconds.
+            succeeds: whether the answer is a good one, as far as is known.
+        """
+        lease = self._ledger.get(decision_id)
+        if lease is None or served == lease.address == lease.decision.chosen.address:
+            return
+        self._follow(lease, served, now)
+        endpoint, learnt, chosen = self._find(served), lease.learnt, lease.decision.chosen
+        if endpoint is None or not succeeds or lease.relearnt or served == chosen.address or not learnt.chain:
+            return
+        lease.relearnt = True
+        if self._is_current(chosen):
+            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
+        self._index.learn(endpoint.slot, learnt.chain)
+
     def first_token(self, decision_id: str, now: float, served: str | None = None) -> None:
         """Learn from the first token of a streamed answer; an unknown decision and a second token say nothing.
 
@@ -94,12 +115,13 @@ class Feedback:
             served: address of the endpoint that answers, which is another than the chosen one after a retry; None
                 where that is not known.
         """
+        if served is not None:
+            self.answering(decision_id, served, now)
         noted = self._ledger.first_token(decision_id, now, served)
         if noted is None:
             return
         lease, service = noted
         decision = lease.decision
-        self._follow(lease, served, now)
         self._observer.first_token(decision, lease.first_token or 0.0)
         if lease.prefill.work and service is not None and self._is_current(decision.chosen):
             self._rates.first_token(decision.chosen, now, service, lease.prefill)
@@ -208,7 +230,7 @@ class Feedback:
             return
         endpoint = self._find(served)
         if endpoint is not None:
-            self._ledger.move(lease, served, endpoint.slot, now)
+            self._ledger.move(lease.decision.id, served, endpoint.slot, now)
 
     def _freed(self, now: float) -> None:
         """Let whoever waits for a place try; last, so that all that was learnt counts."""

@@ -96,11 +96,6 @@ class Load(msgspec.Struct, gc=False):
             self.recent.append(seconds)
         return Place(self.dispatched, self.work, self.silent)
 
-    def take_over(self, tokens: int) -> None:
-        """Count a request that a retry brought here; what its prefill takes here is not known."""
-        self.in_flight += 1
-        self.tokens += tokens
-
     def release(self, tokens: int, now: float) -> None:
         """Count an end."""
         self.in_flight -= 1

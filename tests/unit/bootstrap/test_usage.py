@@ -104,11 +104,13 @@ async def test_what_is_compressed_is_not_told_to_be_cut(gateway: Gateway) -> Non
     """Its last byte means nothing."""
 
     async def handler(_request: web.BaseRequest) -> web.StreamResponse:
-        return web.Response(body=b"{not gzip", headers={"content-type": "application/json", "content-encoding": "aes128gcm"})
+        return web.Response(
+            body=b"{no bracket", headers={"content-type": "application/json", "content-encoding": "aes128gcm"}
+        )
 
     gateway.engine.handler = handler
     status, _, received = await gateway.post()
-    assert (status, received) == (200, b"{not gzip")
+    assert (status, received) == (200, b"{no bracket")
     assert USAGE_NAMESPACE not in await gateway.metadata()
 
 

@@ -272,24 +272,28 @@ class LedgerMachine(RuleBasedStateMachine):
 TestLedgerMachine = LedgerMachine.TestCase
 
 
-@pytest.mark.parametrize("answered_by", [A.address, B.address, None])
-def test_a_request_that_moved_weighs_at_its_new_endpoint_only(ledger: Ledger, answered_by: str | None) -> None:
-    """Its prefill leaves the queue of the old one, and however it ends, nothing is left of it."""
-    lease = _take(ledger, "1")
-    ledger.move(lease, A.address, A.slot, 0.0)
-    assert _seen(ledger.load(A.slot))[:2] == (1, 150)
-    ledger.move(lease, B.address, B.slot, 0.0)
-    assert _seen(ledger.load(A.slot)) == (0, 0, 0.0)
-    assert _seen(ledger.load(B.slot))[:2] == (1, 150)
-    assert ledger.first_token("1", 1.0, B.address) == (lease, None)
-    ledger.end("1", 2.0, answered_by=answered_by)
-    assert [_seen(ledger.load(slot))[:2] for slot in (A.slot, B.slot)] == [(0, 0), (0, 0)]
+def test_a_lease_moves_once_and_ends_where_it_went(ledger: Ledger) -> None:
+    """What another endpoint answers leaves the chosen one's count and queue, and weighs on the other until its end."""
+    _take(ledger, "1", now=0.0)
+    _take(ledger, "2", now=0.0)
+    before = ledger.load(A.slot).busy_until
+    ledger.add(7)
+    assert ledger.move("1", A.address, A.slot, 0.0) is None
+    assert ledger.move("nobody", "10.9.9.9:1", 7, 0.0) is None
+    moved = ledger.move("1", "10.9.9.9:1", 7, 0.0)
+    assert moved is not None
+    assert ledger.move("1", "10.9.9.9:1", 7, 0.0) is None
+    assert (ledger.load(A.slot).in_flight, ledger.load(7).in_flight) == (1, 1)
+    assert ledger.load(A.slot).busy_until == before / 2
+    assert ledger.load(7).left == moved.prefill.seconds
+    ledger.end("1", 1.0, answered_by="10.9.9.9:1")
+    ledger.end("2", 1.0)
+    assert (ledger.load(A.slot).in_flight, ledger.load(7).in_flight, ledger.load(7).left) == (0, 0, 0.0)
 
 
-def test_a_request_that_weighs_nothing_moves_without_weight(ledger: Ledger) -> None:
-    """It is known where it runs all the same."""
-    lease = _take(ledger, "1", counted=False)
-    ledger.move(lease, B.address, B.slot, 0.0)
-    assert (lease.address, ledger.load(B.slot).in_flight) == (B.address, 0)
-    ledger.end("1", 1.0)
-    assert ledger.load(B.slot).in_flight == 0
+def test_a_lease_that_weighs_nothing_moves_without_weight(ledger: Ledger) -> None:
+    """It is known where it went, and that is all."""
+    _take(ledger, "1", counted=False)
+    ledger.add(7)
+    assert ledger.move("1", "10.9.9.9:1", 7, 0.0) is not None
+    assert ledger.load(7) == ledger.load(A.slot) == Load()
