@@ -151,7 +151,7 @@ class DuplexAnswer:
         if self._own_words is not None:
             return self._own_words
         if status < HTTPStatus.BAD_REQUEST:
-            return Ending.OK
+            return Ending.CUT if self._scan is not None and self._scan.is_cut else Ending.OK
         if status in _BUSY:
             return Ending.OVERLOADED
         return Ending.SERVER_ERROR if status >= HTTPStatus.INTERNAL_SERVER_ERROR else Ending.CLIENT_ERROR
