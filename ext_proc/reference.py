@@ -11,6 +11,7 @@ from pathlib import Path
 from ext_proc import cli, config
 from ext_proc.analyze import reference as analysis
 from ext_proc.core.strategies import GROUP
+from ext_proc.epp import reference as endpoint_picker
 from ext_proc.ops import reference as operations
 
 _MARKED = re.compile(r"(<!-- (?P<name>[a-z]+): generated -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -45,6 +46,7 @@ def tables() -> dict[str, str]:
         "configuration": config.reference(),
         "analysis": analysis.reference(),
         "operations": operations.reference(),
+        **endpoint_picker.tables(),
     }
 
 
@@ -56,7 +58,8 @@ def filled(text: str) -> str:
 
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
-    return [root / "README.md", root / "deploy" / "reference.md", root / "deploy" / "strategies.md"]
+    pages = ("endpoint-picker", "reference", "strategies")
+    return [root / "README.md", *(root / "deploy" / f"{page}.md" for page in pages)]
 
 
 def _own_strategies() -> list[EntryPoint]:
