@@ -100,16 +100,16 @@ _ROWS: Final = (
         "the subset",
         f"metadata `{SUBSET_NAMESPACE}` (or `{LB_NAMESPACE}`): {_coded(SUBSET)}",
         (
-            "Picks from it only: a list, or a text with commas, of `ip:port`, or IPs with any port. Empty, or without an"
-            " endpoint that can serve the request: 503. A header of that name means nothing."
+            "Picks from it only: a list, or a text with commas, of `ip:port`, or IPs with any port. Empty, or without"
+            " an endpoint that can serve the request: 503. A header of that name means nothing."
         ),
     ),
     (
         "who served",
         f"metadata `{LB_NAMESPACE}`: {_coded(SERVED)}, with the answer",
         (
-            "Load and prefix move to that endpoint at once if it is another than the chosen one, and the chosen one gets a"
-            " mark. Gateways that report nothing: an access log does the same."
+            "Load and prefix move to that endpoint at once if it is another than the chosen one, and the chosen one gets"
+            " a mark. Gateways that report nothing: an access log does the same."
         ),
     ),
     ("on whose behalf", f"request header {_either(FAIRNESS_ID)}", "Tenants that wait get equal shares (`tenants`)."),
@@ -136,8 +136,8 @@ _ROWS: Final = (
         "health",
         f"gRPC health: {_HEALTH}",
         (
-            f"{_coded(*LIVENESS_NAMES)} serves while the process runs, the others from the moment that the endpoints are"
-            " known until the stop begins."
+            f"{_coded(*LIVENESS_NAMES)} serves while the process runs, the others from the moment that the endpoints"
+            " are known until the stop begins."
         ),
     ),
     (
