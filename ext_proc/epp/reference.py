@@ -108,8 +108,8 @@ _ROWS: Final = (
         "who served",
         f"metadata `{LB_NAMESPACE}`: {_coded(SERVED)}, with the answer",
         (
-            "Load and prefix move to that endpoint at once if it is another than the chosen one, and the chosen one gets"
-            " a mark. Gateways that report nothing: an access log does the same."
+            "Load and prefix move to that endpoint at once if it is another than the chosen one, and the chosen one"
+            " gets a mark. Gateways that report nothing: an access log does the same."
         ),
     ),
     ("on whose behalf", f"request header {_either(FAIRNESS_ID)}", "Tenants that wait get equal shares (`tenants`)."),
