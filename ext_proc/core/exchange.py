@@ -216,7 +216,7 @@ class Exchange:
         request, self._rewritten = by_body(self._route, self._head, event, policy.inspect_bytes, self._observer)
         if policy.tokens is None or request.unhashed is not None:
             return self._pick(Kind.REQUEST_BODY, request)
-        found = policy.tokens.find(request, head, event.body)
+        found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten)
         if found is None or isinstance(found, TokenPrompt):
             return self._pick(Kind.REQUEST_BODY, request, found)
         self._request = request

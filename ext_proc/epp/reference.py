@@ -121,7 +121,7 @@ _ROWS: Final = (
     (
         "model",
         f"request header {_either(MODEL_REWRITE)}",
-        "Is picked for in place of the body's model (`gateway.model_rewrite`). The body is not rewritten.",
+        "Is picked for in place of the body's model, and written into the body (`gateway.model_rewrite`).",
     ),
     (
         "targets",

@@ -93,7 +93,7 @@ async def test_a_subset_without_a_member_is_503(tmp_path: Path, chat: bytes, fla
 async def test_a_model_that_the_gateway_names_decides(
     tmp_path: Path, chat: bytes, flavour: Flavour, modes: dict[str, str] | None
 ) -> None:
-    """It goes before the body's, which no endpoint serves, and stands in the body that the engine gets, framed right."""
+    """It goes before the body's, which no endpoint serves, and stands in the body that the engine gets."""
     other = chat.replace(b"sim/chat-8b", b"alias")
     assert other != chat
     extra = "gateway: {model_rewrite: true}"
