@@ -165,6 +165,15 @@ def test_an_unknown_path_would_pass() -> None:
     assert explain_rehearsal(Rehearsal(None))["verdict"] == "passed"
 
 
+def test_a_rehearsed_request_that_finds_all_busy_is_told_that_real_ones_wait(decision: Decision) -> None:
+    """A dry run waits for nothing, so its verdict is not what a client would see."""
+    made = Rejection(Saturated("busy"), (FilterReport("capacity", 1, 0, ()),))
+    told = explain_rehearsal(Rehearsal(made, decision.request, (Removal("capacity", decision.endpoints[:1]),)))
+    assert (told["verdict"], told["reason"]) == ("refused", "saturated")
+    assert told["removed"][0]["why"] == "as many requests or tokens in flight as it may have"
+    assert "waits for its turn" in told["notes"][0]
+
+
 @pytest.mark.parametrize(
     ("ttft", "tpot", "told"),
     [
@@ -192,12 +201,3 @@ def test_a_time_that_is_not_known_is_neither_kept_nor_missed(decision: Decision,
     request = msgspec.structs.replace(decision.request, ttft_target=1.0, tpot_target=1.0)
     told = explain(msgspec.structs.replace(decision, request=request), outcome_of(usage=Usage(100, 31, 0)))
     assert not [name for name in told["comparison"] if name.endswith("_kept")]
-
-
-def test_a_rehearsed_request_that_finds_all_busy_is_told_that_real_ones_wait(decision: Decision) -> None:
-    """A dry run waits for nothing, so its verdict is not what a client would see."""
-    made = Rejection(Saturated("busy"), (FilterReport("capacity", 1, 0, ()),))
-    told = explain_rehearsal(Rehearsal(made, decision.request, (Removal("capacity", decision.endpoints[:1]),)))
-    assert (told["verdict"], told["reason"]) == ("refused", "saturated")
-    assert told["removed"][0]["why"] == "as many requests or tokens in flight as it may have"
-    assert "waits for its turn" in told["notes"][0]
