@@ -153,7 +153,7 @@ class Service:
             await self._start_tasks(stack)
             warm_up()
             if self._readiness.waits:
-                run_beside(stack, self._observer.failed, self._readiness.run)
+                run_beside(stack, self._observer.failed, self._readiness.begin)
             else:
                 await self._readiness.begin()
             self._stack = stack.pop_all()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from ext_proc.watching import Watching
 from ext_proc.wire.server import GrpcServer
 
@@ -36,11 +34,6 @@ class Readiness:
         if not self._ended:
             self.is_ready = True
             await self._server.set_ready(ready=True)
-
-    async def run(self) -> None:
-        """Do so, and run on until cancelled."""
-        await self.begin()
-        await asyncio.Future()
 
     async def end(self) -> None:
         """Be ready no more, for good."""

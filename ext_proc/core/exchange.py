@@ -214,6 +214,8 @@ class Exchange:
         if self._head.anywhere:  # full duplex, where it is we who hold the body back
             self._held = len(event.body)
         request, self._rewritten = by_body(self._route, self._head, event, policy.inspect_bytes, self._observer)
+        if self._rewritten is not None:
+            self._held += len(self._rewritten)
         if policy.tokens is None or request.unhashed is not None:
             return self._pick(Kind.REQUEST_BODY, request)
         found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten)
