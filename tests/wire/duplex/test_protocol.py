@@ -128,3 +128,26 @@ async def test_a_client_cannot_say_where_it_goes_or_was_served(tmp_path: Path, c
         await until(lambda: len(stack.outcomes) == len(asked))
         addresses = {engine.address for engine in stack.engines}
         assert {outcome.served for outcome in stack.outcomes} <= addresses
+
+
+async def test_who_served_is_who_learns(tmp_path: Path, chat: bytes) -> None:
+    """Of an endpoint that it does not have Envoy takes another, and says which: that one has load and prefix (G21)."""
+
+    def without_the_first(processor: str, engines: Any, **modes: str) -> dict[str, Any]:
+        return istio(processor, engines[1:], **modes)
+
+    async with running(tmp_path, without_the_first) as stack:
+        core = stack.service._core
+        slots = [core.registry.snapshot.by_address[engine.address].slot for engine in stack.engines]
+        for number in range(3):
+            answer = await stack.ask(Ask(str(number), body=chat.replace(b"three", b"%d" % number), shape="events 5"))
+            assert answer is not None
+            assert answer.status == 200
+        await until(stack.is_quiet)
+        chosen = [decision.chosen.address for decision in stack.service._ring._decisions.values()]
+        served = [outcome.served for outcome in stack.outcomes]
+        assert sorted(chosen) == sorted(engine.address for engine in stack.engines)
+        assert stack.engines[0].address not in served
+        assert sorted(outcome.attempts for outcome in stack.outcomes) == [1, 1, 2]
+        assert core.index.blocks(slots[0]) == 0 < min(core.index.blocks(slot) for slot in slots[1:])
+        assert all(core.ledger.load(slot).tokens == 0 for slot in slots)
