@@ -515,8 +515,8 @@ def test_only_endpoints_that_were_named_are_blamed(plane: str, blamed: int) -> N
     decision = decision_of(duplex.receive(body(CHAT, end=True)))
     third = decision.endpoints[2]
     duplex.receive(ResponseHeaders(status=200, end_of_stream=True, served=third.address, forwarded=True))
-    scores = picking.core.picker.knowledge.reputations.scores(decision.endpoints, picking.now)
-    assert [score < 0.5 for score in scores] == [True, blamed == 2, False]
+    states = [picking.core.health.status(endpoint.slot, picking.now) for endpoint in decision.endpoints]
+    assert [state.failure_ratio > 0 for state in states] == [True, blamed == 2, False]
     assert picking.notes.all("finished")[0].attempts == blamed + 1
 
 
