@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 ENGINES ?= .engines
 
-.PHONY: run test install check unit bench test-engines faults soak test-image test-schemas protos goldens reference clean
+.PHONY: run test install check unit bench conformance test-engines faults soak test-image test-schemas protos goldens reference clean
 
 run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
 	$(BIN)/kvpicker up
@@ -33,6 +33,9 @@ bench: install  ## Speed against a no-op server; the last line is one JSON objec
 
 test-engines: install  ## Real vLLM engines and peers, in environments under $(ENGINES); the last line is one JSON object
 	$(BIN)/python -m tests.engines --cache $(ENGINES)
+
+conformance: install  ## kvpicker against the Endpoint Picker protocol and Envoy's rules, in every body mode
+	$(BIN)/python -m tests.conformance
 
 faults: install  ## Break everything under load, about ten minutes; the last line is one JSON object
 	$(BIN)/python -m tests.fault

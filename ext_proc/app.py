@@ -6,7 +6,6 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Coroutine
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -27,6 +26,7 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
+from ext_proc.background import repeat, run_beside
 from ext_proc.config import Config, load, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
@@ -110,7 +110,9 @@ class Service:
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
-        self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
+        self._probing = Probing(
+            config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics, self._tokens.keys
+        )
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
@@ -129,14 +131,15 @@ class Service:
         """
         async with AsyncExitStack() as stack:
             read_token(self._config.admin)
-            self._keeper.configure(self._config)
+            pages = admin.serve(self._admin_app(), self._config.admin.listen)
+            self.admin_address = await stack.enter_async_context(pages)
             stack.push_async_callback(self._keeper.close)
-            await stack.enter_async_context(self._watching.following(self._config))
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
-            pages = admin.serve(self._admin_app(), self._config.admin.listen)
-            self.admin_address = await stack.enter_async_context(pages)
+            # Who finds its addresses taken may be a second one by mistake: it must not write the first one's file.
+            self._keeper.configure(self._config)
+            await stack.enter_async_context(self._watching.following(self._config))
             await self._keeper.names_known(NAMES_WITHIN_S)
             await self._watching.answered()
             await self._start_tasks(stack)
@@ -213,43 +216,30 @@ class Service:
         self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
-        self._spawn(stack, learner.run())
-        self._spawn(stack, self._scraper.run())
-        self._spawn(stack, self._probing.run())
-        self._spawn(stack, self._listening.run())
-        self._spawn(stack, self._keep_house())
-        self._spawn(stack, admitting.look(self._core.admission, time.monotonic, self._observer.failed))
-        self._spawn(stack, self._flush_lines())
+        failed = self._observer.failed
+        # Overdue leases are given up, and what could not be written is tried again.
+        chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds)
+        run_beside(
+            stack,
+            failed,
+            learner.run,
+            self._scraper.run,
+            self._probing.run,
+            self._listening.run,
+            lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, chores),
+            lambda: admitting.look(self._core.admission, time.monotonic, failed),
+            lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
+        )
         if self._path is not None:
             watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
             watcher.check()
-            self._spawn(stack, watcher.run())
+            run_beside(stack, failed, watcher.run)
 
-    def _spawn(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _tick(self) -> None:
+        self._probing.tick(time.monotonic())
 
-        async def end() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        stack.push_async_callback(end)
-
-    async def _flush_lines(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_INTERVAL_S)
-            self._output.flush()
-
-    async def _keep_house(self) -> None:
-        """Give up overdue leases, and try again to write what could not be written."""
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            try:
-                self._probing.tick(time.monotonic())
-                self._core.feedback.expire(time.monotonic())
-                self._draining.advance()
-                self._keeper.write_eds()
-            except Exception as error:  # noqa: BLE001  a round that fails must not be the last
-                self._observer.failed("housekeeping", error)
+    def _expire(self) -> None:
+        self._core.feedback.expire(time.monotonic())
 
     def _reload(self, config: Config) -> None:
         """Put a changed file into effect, as a whole or, if it cannot be used, not at all."""
@@ -288,7 +278,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
-            panics=self._core.health.panics,
+            panics=lambda: self._core.health.panics(self._core.lifecycle.out),
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),

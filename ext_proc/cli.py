@@ -40,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     _add_serve(commands)
     _add_check(commands)
     _add_doctor(commands)
+    _add_conformance(commands)
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_explain(commands)
@@ -91,6 +92,14 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command = commands.add_parser("doctor", help=doctor.HELP)
     doctor.add_arguments(command)
     command.set_defaults(run=doctor.run)
+
+
+def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.conformance import command as conformance  # noqa: PLC0415
+
+    command = commands.add_parser("conformance", help=conformance.HELP)
+    conformance.add_arguments(command)
+    command.set_defaults(run=conformance.run)
 
 
 def _add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -69,6 +69,11 @@ class Watching:
         self._failure_mode = config.failure_mode
         self._owners = {name: found for name, found in self._owners.items() if name in config.pools}
         self._source.configure(config)
+        # What a cluster said of endpoints that are listed elsewhere now holds no more.
+        others = [one for one in self._registry.snapshot.endpoints if config.pools[one.pool].kubernetes is None]
+        news = [self._lifecycle.set_ready(one, ready=True) for one in others]
+        if any(news):
+            self._keeper.write_eds()
 
     async def answered(self) -> None:
         """Wait until the endpoints are known, for a while."""

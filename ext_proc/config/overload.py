@@ -44,7 +44,8 @@ class QueueConfig(Section, frozen=True, kw_only=True):
 
     Attributes:
         max_requests: Requests that wait at once, at most; further ones get 429. 0 lets none wait.
-        max_bytes: Bytes that they hold here at once, at most: their prompts, and 4 KB each.
+        max_bytes: Bytes that they hold here at once, at most: their prompts, and 4 KB each; in full duplex their bodies
+            too.
         wait_s: Seconds that a request waits, at most; then it gets 429. Envoy must be that patient, see
             `envoy.max_message_timeout_s`. Unset takes 10, or what Envoy allows if that is less.
         scale_from_zero_s: Seconds that a request waits for the first ready endpoint of the pool, at most; then it gets

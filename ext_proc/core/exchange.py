@@ -92,6 +92,7 @@ class Exchange:
         "_feedback",
         "_generator",
         "_head",
+        "_held",
         "_observer",
         "_picker",
         "_policy",
@@ -124,6 +125,7 @@ class Exchange:
         self._decision: Decision | None = None
         self._turn: Turn | None = None
         self._arrived = False
+        self._held = 0
 
     @property
     def shared(self) -> Shared:
@@ -205,6 +207,8 @@ class Exchange:
     def _body(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
         policy, head = self._policy, self._head.head
+        if self._head.anywhere:  # full duplex, where it is we who hold the body back
+            self._held = len(event.body)
         complete, limit = event.end_of_stream, policy.inspect_bytes
         request = parse(self._route, head, event.body, complete=complete, inspect_bytes=limit)
         if policy.tokens is None or request.unhashed is not None:
@@ -250,8 +254,8 @@ class Exchange:
         admission, head, now = self._policy.admission, self._head, self._clock()
         assert admission is not None and head is not None  # noqa: PT018, S101  who calls has seen both
         turn = Turn(self, kind, request, now, tokens, head.subset, head.tenant, self._priority())
-        turn.filters = () if found is None else found.filters
-        refusal = admission.join(turn, now, cold=found is not None and not isinstance(found.refusal, Saturated))
+        turn.filters, turn.held = () if found is None else found.filters, self._held
+        refusal = admission.join(turn, now, cold=None if found is None else not isinstance(found.refusal, Saturated))
         if refusal is not None:
             return self.turn_away(turn, refusal)
         self._turn = turn
@@ -265,8 +269,11 @@ class Exchange:
         try:
             made = self._picker.pick(request, now, self._generator, turn.subset, turn.tokens)
             if isinstance(made, Decision):
-                return self._decided(kind, made, now)
+                action = self._decided(kind, made, now)
+                turn.placed = True
+                return action
             if admission is not None and admission.may_wait(request, made.refusal):
+                turn.cold = not isinstance(made.refusal, Saturated)
                 return None
             return self._rejected(request, made)
         except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request

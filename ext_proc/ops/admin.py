@@ -97,7 +97,8 @@ class Admin:
             app.add_routes(self._pages.routes())
 
         async def index(_request: web.Request) -> web.Response:
-            return web.Response(text="".join(f"{path}\n" for path in (*pages, "/debug/explain")))
+            paths = [*pages, "/debug/explain", *(admin_endpoints.QUERIES if self._pages is not None else ())]
+            return web.Response(text="".join(f"{path}\n" for path in paths))
 
         app.router.add_get("/", index)
         return app

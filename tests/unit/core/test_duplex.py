@@ -26,6 +26,14 @@ REQUESTS = (CHAT, b"", b"x", UNKNOWN_MODEL, CHAT[:-2] + b'],"stream":true}' + b"
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}\n\n'
 ANSWER = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 3 + USAGE + b" " * PIECE_BYTES
 COLLECT = 2_000
+CAPPED = """
+pools:
+  main:
+    endpoints: ["10.0.0.11:8000"]
+    models: [acme/chat-8b]
+    caps: {requests: 1}
+    queue: {max_bytes: 150000}
+"""
 
 
 def picking_with(**policy: Any) -> Picking:
@@ -538,3 +546,19 @@ def test_a_fault_in_watching_costs_the_outcome_and_not_the_answer(end: bool) -> 
     duplex.close(delivered=True)
     assert picking.notes.all("finished") == []
     assert picking.core.feedback.expire(picking.now + 901) == 1
+
+
+def test_bodies_that_wait_here_count_against_the_bound() -> None:
+    """An image is no part of the prompt that is looked at, and is held back all the same until the turn comes."""
+    picking = Picking(CAPPED)
+    image = CHAT[:-2] + b',{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'
+    image += b"A" * 100_000 + b'"}}]}]}'
+    for body, waiting in ((CHAT, 0), (image, 1)):
+        duplex, _ = begun(picking)
+        duplex.receive(Message(Kind.REQUEST_BODY, body, end_of_stream=True))
+        fill = picking.core.admission.fills["main"]
+        assert (fill.requests, fill.bytes > 100_000) == (waiting, waiting > 0)
+    duplex, _ = begun(picking)
+    (refused,) = duplex.receive(Message(Kind.REQUEST_BODY, image, end_of_stream=True))
+    assert isinstance(refused, Refuse)
+    assert picking.core.admission.fills["main"].requests == 1

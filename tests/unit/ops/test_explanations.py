@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ext_proc.core.errors import ModelNotFound
+from ext_proc.core.errors import ModelNotFound, Saturated
 from ext_proc.core.model import CostTerms, Decision, Ending, FilterReport, Operation, Outcome, Usage
 from ext_proc.core.picker import Rejection
 from ext_proc.core.rehearsal import Rehearsal, Removal
@@ -163,3 +163,12 @@ def test_a_tie_is_said_to_be_one(decision: Decision) -> None:
 def test_an_unknown_path_would_pass() -> None:
     """What kvpicker does not know is left to Envoy."""
     assert explain_rehearsal(Rehearsal(None))["verdict"] == "passed"
+
+
+def test_a_rehearsed_request_that_finds_all_busy_is_told_that_real_ones_wait(decision: Decision) -> None:
+    """A dry run waits for nothing, so its verdict is not what a client would see."""
+    made = Rejection(Saturated("busy"), (FilterReport("capacity", 1, 0, ()),))
+    told = explain_rehearsal(Rehearsal(made, decision.request, (Removal("capacity", decision.endpoints[:1]),)))
+    assert (told["verdict"], told["reason"]) == ("refused", "saturated")
+    assert told["removed"][0]["why"] == "as many requests or tokens in flight as it may have"
+    assert "waits for its turn" in told["notes"][0]
