@@ -174,7 +174,8 @@ def test_kvpicker_listens_where_it_is_asked(documents: list[Body]) -> None:
         addresses = {address.rpartition(":")[2] for address in config.listen if not address.startswith("unix:")}
         assert {str(port) for label, port in ports.items() if label == "grpc"} == addresses
         assert config.admin.listen == f"0.0.0.0:{ports['admin']}"
-    assert container["startupProbe"]["httpGet"] == {"path": "/readyz", "port": "admin"}
+    readiness = container.get("readinessProbe") or container["startupProbe"]
+    assert readiness["httpGet"] == {"path": "/readyz", "port": "admin"}
 
 
 def test_kvpicker_may_end_in_order(documents: list[Body]) -> None:
