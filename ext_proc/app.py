@@ -6,6 +6,7 @@ import asyncio
 import random
 import signal
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +28,7 @@ from ext_proc.assembly import (
     scrape_token,
 )
 from ext_proc.background import repeat, run_beside
-from ext_proc.config import Config, load, located, parse
+from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.rehearsal import Asked, rehearse
@@ -49,7 +50,9 @@ from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 from ext_proc.probing import Probing
+from ext_proc.readiness import Readiness
 from ext_proc.scraping import ScrapeNews
+from ext_proc.securing import Securing
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
@@ -84,14 +87,17 @@ class Service:
         config: what it runs with.
         path: the file the configuration came from, watched for changes; None watches nothing.
         output: where log lines go.
+        read: makes a configuration of the text of that file and its name.
     """
 
-    def __init__(self, config: Config, path: Path | None, output: BinaryIO) -> None:
+    def __init__(
+        self, config: Config, path: Path | None, output: BinaryIO, read: Callable[[str, str], Config] = parse
+    ) -> None:
         self.grpc_addresses: tuple[str, ...] = ()
         self.admin_address = ""
         self._config = config
         self._path = path
-        self._ready = False
+        self._read = read
         self._heard_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
@@ -120,7 +126,9 @@ class Service:
             ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
         )
-        self._grpc = GrpcServer(methods, config.listen, config.transport)
+        self._securing = Securing(config.tls, self._say)
+        self._grpc = GrpcServer(methods, self._securing.doors(config), config.transport)
+        self._readiness = Readiness(self._grpc, self._watching)
 
     async def __aenter__(self) -> Self:
         """Start everything; ready once the endpoints are known and the path of a request is warm.
@@ -144,8 +152,10 @@ class Service:
             await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
-            self._ready = True
-            await self._grpc.set_ready(ready=True)
+            if self._readiness.waits:
+                run_beside(stack, self._observer.failed, self._readiness.begin)
+            else:
+                await self._readiness.begin()
             self._stack = stack.pop_all()
         self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address, **self._grpc.description)
         self._output.flush()
@@ -153,8 +163,7 @@ class Service:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop: not ready at once, then running streams end, then everything closes."""
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._core.admission.close(time.monotonic())
         await self._grpc.stop(STOP_GRACE_S)
         await self._stack.aclose()
@@ -174,8 +183,7 @@ class Service:
         A second signal cuts that short.
         """
         await self._stopping.wait()
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._stopping.clear()
         ledger, config = self._core.ledger, self._config
         await linger(self._stopping, config.drain_s, ledger.count_held, config.passing_s)
@@ -226,12 +234,13 @@ class Service:
             self._scraper.run,
             self._probing.run,
             self._listening.run,
+            self._securing.run,
             lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, chores),
             lambda: admitting.look(self._core.admission, time.monotonic, failed),
             lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
         )
         if self._path is not None:
-            watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
+            watcher = FileWatcher(self._path, self._read, self._reload, self._reload_failed)
             watcher.check()
             run_beside(stack, failed, watcher.run)
 
@@ -289,9 +298,10 @@ class Service:
             decisions=self._ring,
             endpoints=self._statuses,
             config=lambda: msgspec.to_builtins(self._config),
-            not_ready=lambda: None if self._ready else "starting or stopping",
+            not_ready=lambda: self._readiness.obstacle,
             explain=self._explain,
             state=self._state,
+            local=self._config.admin.pages == "loopback",
             pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
         ).app()
 
@@ -313,6 +323,7 @@ class Service:
         return {
             "access_log": waiting is not None
             and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
+            "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,
@@ -329,16 +340,3 @@ class Service:
     def _statuses(self) -> list[EndpointStatus]:
         statuses = endpoint_statuses(self._core, time.monotonic(), self._scraper.status)
         return [self._draining.completed(self._listening.completed(each)) for each in statuses]
-
-
-async def serve(path: Path, output: BinaryIO) -> None:
-    """Run a kvpicker from its configuration file until it is told to stop.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    with located(path):
-        service = Service(load(path), path, output)
-    service.stop_on_signals()
-    async with service:
-        await service.run()

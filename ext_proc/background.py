@@ -17,7 +17,7 @@ AGAIN_S: Final = 1.0
 def run_beside(
     stack: AsyncExitStack, failed: Failed, *works: Callable[[], Awaitable[None]], again_s: float = AGAIN_S
 ) -> None:
-    """Run works until the stack is closed; one that ends by a fault is told of, and begun again after `again_s`."""
+    """Run works until they end or the stack is closed; one that ends by a fault is told of, and begun again later."""
     for work in works:
         task = asyncio.create_task(_keep_running(work, failed, again_s))
 
@@ -46,4 +46,6 @@ async def _keep_running(work: Callable[[], Awaitable[None]], failed: Failed, aga
             await work()
         except Exception as error:  # noqa: BLE001  it would be missed, and nobody would know
             failed("background", error)
+        else:
+            return
         await asyncio.sleep(again_s)

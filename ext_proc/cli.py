@@ -38,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(metavar="COMMAND", required=True)
     _add_up(commands)
     _add_serve(commands)
+    _add_epp(commands)
     _add_check(commands)
     _add_doctor(commands)
     _add_conformance(commands)
@@ -66,10 +67,18 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from ext_proc.app import serve  # noqa: PLC0415  gRPC takes a moment to import; other commands do without
+    from ext_proc.serving import serve  # noqa: PLC0415  gRPC takes a moment to import; other commands do without
 
     asyncio.run(serve(arguments.config, sys.stdout.buffer))
     return 0
+
+
+def _add_epp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.epp import command as epp  # noqa: PLC0415
+
+    command = commands.add_parser("epp", help=epp.HELP)
+    epp.add_arguments(command)
+    command.set_defaults(run=epp.run)
 
 
 def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -117,7 +126,7 @@ def _schema(_arguments: argparse.Namespace) -> int:
 def _add_envoy_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     from ext_proc import manifests  # noqa: PLC0415
 
-    command = commands.add_parser("envoy-config", help="render an Envoy configuration or the objects of a gateway")
+    command = commands.add_parser("envoy-config", help="render configurations of Envoys and gateways")
     manifests.add_arguments(command)
     command.set_defaults(run=manifests.run)
 

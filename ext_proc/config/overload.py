@@ -71,9 +71,11 @@ class TenantsConfig(Section, frozen=True, kw_only=True):
     clients send. Envoy must pass them on (`envoy-config --tenant-header`, `--priority-header`).
 
     Attributes:
-        header: Header that names the tenant, such as `x-llm-d-inference-fairness-id`. Tenants that wait are served
+        header: Header that names the tenant, such as `x-llm-d-inference-fairness-id`, which is read by its older name
+            `x-gateway-inference-fairness-id` too. Tenants that wait are served
             equal shares, by tokens. Never one with credentials; a hash of the API key will do. Unset knows no tenants.
-        priority_header: Header that holds the priority: one of `priorities` or a whole number from -100 to 100; higher
+        priority_header: Header that holds the priority, such as `x-llm-d-inference-objective` (or
+            `x-gateway-inference-objective`): one of `priorities` or a whole number from -100 to 100; higher
             goes first, and all else is 0. Unset knows no priorities.
         priorities: What names of priorities mean, such as `interactive: 10`.
     """

@@ -41,6 +41,7 @@ from ext_proc.core.prompts import Route, classify, parse, parse_head
 from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
+from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
 GO_DUPLEX = GoDuplex()
@@ -133,9 +134,9 @@ class Exchange:
         return Shared(self._feedback, self._observer, self._policy, self._clock)
 
     @property
-    def labels(self) -> tuple[str, str]:
-        """Names of the headers that hold the tenant and the priority; empty reads none."""
-        return self._policy.labels
+    def names(self) -> HeaderNames:
+        """Which headers say whose a request is, and what is wished for it."""
+        return self._policy.names
 
     def receive(self, event: Event) -> Action:
         """Take one event and return what to do; a fault of our own becomes the configured answer."""
@@ -198,7 +199,7 @@ class Exchange:
         self._route = route
         self._api = route.api
         if event.end_of_stream or event.upgrade or not route.wants_body:
-            return self._pick(Kind.REQUEST_HEADERS, parse_head(route, event.head))
+            return self._pick(Kind.REQUEST_HEADERS, self._wished(parse_head(route, event.head)))
         if event.request_mode in _WHOLE_BODY_MODES:
             self.state = State.AWAIT_BODY
             return Continue(Kind.REQUEST_HEADERS, clean=event.spoofed)
@@ -210,7 +211,7 @@ class Exchange:
         if self._head.anywhere:  # full duplex, where it is we who hold the body back
             self._held = len(event.body)
         complete, limit = event.end_of_stream, policy.inspect_bytes
-        request = parse(self._route, head, event.body, complete=complete, inspect_bytes=limit)
+        request = self._wished(parse(self._route, head, event.body, complete=complete, inspect_bytes=limit))
         if policy.tokens is None or request.unhashed is not None:
             return self._pick(Kind.REQUEST_BODY, request)
         found = policy.tokens.find(request, head, event.body)
@@ -222,7 +223,11 @@ class Exchange:
 
     def _bodyless(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
-        return self._pick(event.kind, parse_head(self._route, self._head.head))
+        return self._pick(event.kind, self._wished(parse_head(self._route, self._head.head)))
+
+    def _wished(self, request: InferenceRequest) -> InferenceRequest:
+        wishes = None if self._head is None else self._head.wishes
+        return request if wishes is None else wishes.applied(request)
 
     def _pick(self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None = None) -> Action:
         head, admission = self._head, self._policy.admission
@@ -293,7 +298,7 @@ class Exchange:
 
     def _pick_unread(self, route: Route, event: RequestHeaders) -> Action:
         """Pick by load alone: the answer to the headers is the last that can carry a pick in this mode."""
-        request = parse_head(route, event.head)
+        request = self._wished(parse_head(route, event.head))
         if request.model is None and not self._picker.picks_without_model():
             return self._pass("body_not_sent")
         return self._pick(Kind.REQUEST_HEADERS, request)

@@ -80,7 +80,14 @@ def describe_request(request: InferenceRequest) -> dict[str, Any]:
         "prompt_tokens": request.prompt_tokens,
         "unhashed": request.unhashed,
         "truncated": request.truncated,
+        **_targets(request),
     }
+
+
+def _targets(request: InferenceRequest) -> dict[str, float]:
+    """Show the times that are wanted, if any are."""
+    told = {"ttft_target_ms": request.ttft_target, "tpot_target_ms": request.tpot_target}
+    return {name: milliseconds(seconds) for name, seconds in told.items() if seconds is not None}
 
 
 def describe_refusal(refusal: Refusal) -> dict[str, Any]:
@@ -152,7 +159,18 @@ def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, A
         "predicted_by": _mode(decision, served),
         "cached_tokens": _pair(terms.hit_tokens, outcome.usage.cached_tokens),
         "first_token_ms": {**_pair(predicted, true), "estimated": estimated, "basis": basis},
+        **_kept(decision.request, outcome, seconds),
     }
+
+
+def _kept(request: InferenceRequest, outcome: Outcome, first_token: float | None) -> dict[str, bool]:
+    """Tell of each time that was wanted whether it was kept, where that is known."""
+    told, tokens = {}, outcome.usage.completion_tokens
+    if request.ttft_target is not None and first_token is not None:
+        told["ttft_kept"] = first_token <= request.ttft_target
+    if request.tpot_target is not None and outcome.first_token is not None and tokens is not None and tokens > 1:
+        told["tpot_kept"] = (outcome.duration - outcome.first_token) / (tokens - 1) <= request.tpot_target
+    return told
 
 
 def _mode(decision: Decision, address: str) -> str | None:

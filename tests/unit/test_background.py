@@ -44,3 +44,25 @@ async def test_a_chore_that_fails_keeps_no_other_from_its_turn() -> None:
         run_beside(stack, failed, lambda: repeat(0.01, failed, (broken, lambda: done.append(1))))
         await until(lambda: len(done) >= 2)
     assert told[:2] == ["housekeeping", "housekeeping"]
+
+
+async def test_a_work_that_ends_is_over() -> None:
+    """Waiting for the first endpoint, say, is done once."""
+    begun: list[int] = []
+    later = asyncio.Event()
+
+    async def work() -> None:
+        begun.append(1)
+
+    async def look() -> None:
+        later.set()
+        await asyncio.Event().wait()
+
+    async with AsyncExitStack() as stack:
+        run_beside(stack, lambda _reason, _error: None, work, again_s=0.0)
+        await until(lambda: bool(begun))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        run_beside(stack, lambda _reason, _error: None, look)
+        await later.wait()
+    assert begun == [1]

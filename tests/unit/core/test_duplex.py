@@ -483,6 +483,39 @@ def test_the_endpoint_that_served_is_the_one_that_learns() -> None:
     assert picking.in_flight() == 0
 
 
+def test_what_another_endpoint_serves_is_booked_there_from_its_headers_on() -> None:
+    """Not only at the end of a long answer: in flight and prefix move, once, and end there (G21)."""
+    picking = picking_with()
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    chosen, other = decision.endpoints[0], decision.endpoints[1]
+    in_flight = picking.core.ledger.load
+    kind = "text/event-stream"
+    duplex.receive(ResponseHeaders(status=200, content_type=kind, served=other.address, forwarded=True))
+    assert (in_flight(chosen.slot).in_flight, in_flight(other.slot).in_flight) == (0, 1)
+    assert picking.core.index.blocks(chosen.slot) == 0
+    assert picking.core.index.blocks(other.slot) > 0
+    duplex.receive(Message(Kind.RESPONSE_BODY, b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'))
+    assert (in_flight(chosen.slot).in_flight, in_flight(other.slot).in_flight) == (0, 1)
+    duplex.receive(Message(Kind.RESPONSE_BODY, b"data: [DONE]\n\n", end_of_stream=True))
+    (outcome,) = picking.notes.all("finished")
+    assert (outcome.ending, outcome.served, outcome.attempts) == (Ending.OK, other.address, 2)
+    assert picking.in_flight() == 0
+    assert picking.core.index.blocks(chosen.slot) == 0
+    assert {load.tokens for load in picking.core.ledger._loads.values()} == {0}
+
+
+def test_an_error_of_another_endpoint_moves_the_load_but_no_prefix() -> None:
+    """Who refuses has computed nothing."""
+    picking = picking_with()
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    other = decision.endpoints[1]
+    duplex.receive(ResponseHeaders(status=500, content_type="text/plain", served=other.address, forwarded=True))
+    assert picking.core.ledger.load(other.slot).in_flight == 1
+    assert picking.core.index.blocks(other.slot) == 0
+
+
 @pytest.mark.parametrize("logged", [True, False])
 def test_an_answer_without_an_end_blames_nobody_unless_a_log_knows(logged: bool) -> None:
     """Where an access log tells of such decisions its word is waited for; else the client is taken to have left."""

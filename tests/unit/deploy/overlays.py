@@ -74,6 +74,11 @@ def containers(workload: Body) -> list[Body]:
     return [*pod.get("initContainers", ()), *pod["containers"]]
 
 
+def is_endpoint_picker(name: str) -> bool:
+    """Tell whether an overlay runs `kvpicker epp`."""
+    return "components/endpoint-picker]" in (overlay(name) / "kustomization.yaml").read_text("utf-8")
+
+
 def config_text(name: str, folder: Path) -> str:
     """Return an overlay's configuration of kvpicker with the paths of a pod led into `folder`, which is filled."""
     (folder / "token").write_text("secret")

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from jsonschema import Draft7Validator
 
-from ext_proc.assembly import check
+from ext_proc.cli import main
 from tests.kube.schemas import problems
 from tests.unit.deploy.go_template import render
 from tests.unit.deploy.overlays import KUSTOMIZE, ROOT, Body, config_text, named, overlay
@@ -143,14 +143,14 @@ def test_rights_are_those_asked_for() -> None:
 
 
 def test_the_configuration_is_one(tmp_path: Path) -> None:
-    """`kvpicker check` is content with the chart's own configuration, which is that of the overlay for Istio."""
+    """`kvpicker epp --check` is content with the chart's own configuration, which is that of the overlay for Istio."""
     text = named(rendered(), "ConfigMap", "kvpicker")["data"]["kvpicker.yaml"]
     assert text == VALUES["config"]
     expected = config_text("istio", tmp_path)
     path = tmp_path / "kvpicker.yaml"
     path.write_text(text.replace("/etc/kvpicker-admin", str(tmp_path)))
     assert yaml.safe_load(path.read_text("utf-8")) == yaml.safe_load(expected)
-    check(path)
+    assert main(["epp", "--check", "--config", str(path)]) == 0
 
 
 def test_values_have_a_schema() -> None:

@@ -11,6 +11,7 @@ import yaml
 
 from ext_proc.cli import parser
 from ext_proc.config import parse
+from ext_proc.epp.command import configured
 from tests.kube.schemas import problems
 from tests.unit.deploy.overlays import (
     KUSTOMIZE,
@@ -154,26 +155,29 @@ def test_kvpickers_command_is_one(documents: list[Body]) -> None:
     """The arguments are a command of kvpicker with the file that is mounted."""
     ((_, container),) = pickers(documents)
     words = container["args"]
-    if words[0] == "epp" and "epp" not in parser().format_help():
-        pytest.skip("this kvpicker has no command `epp`")
     assert str(parser().parse_args(words).config) == "/etc/kvpicker/kvpicker.yaml"
     mounts = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     assert mounts["config"] == "/etc/kvpicker"
     assert mounts["admin-token"] == "/etc/kvpicker-admin"
 
 
-def test_kvpicker_listens_where_it_is_asked(documents: list[Body]) -> None:
-    """Ports of the container, its probes and the configuration agree; `kvpicker epp` has 9002, 9003 and 9090."""
+def test_kvpicker_listens_where_it_is_asked(documents: list[Body], tmp_path: Path) -> None:
+    """Ports of the container, its probes and the configuration agree, that of `kvpicker epp` completed by itself."""
     ((_, container),) = pickers(documents)
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    config = parse(named(documents, "ConfigMap", "kvpicker")["data"]["kvpicker.yaml"])
+    text = named(documents, "ConfigMap", "kvpicker")["data"]["kvpicker.yaml"]
+    config = parse(text)
     if container["args"][0] == "epp":
-        assert ports == {"grpc": 9002, "health": 9003, "admin": 9090}
-        assert container["livenessProbe"]["grpc"] == {"port": 9003, "service": "liveness"}
-    else:
-        addresses = {address.rpartition(":")[2] for address in config.listen if not address.startswith("unix:")}
-        assert {str(port) for label, port in ports.items() if label == "grpc"} == addresses
-        assert config.admin.listen == f"0.0.0.0:{ports['admin']}"
+        (tmp_path / "kvpicker.yaml").write_text(text)
+        words = ["epp", "--config", str(tmp_path / "kvpicker.yaml")]
+        config, _, _ = configured(parser().parse_args(words), "")
+        assert config.tls is not None
+        assert config.health_listen == (f"0.0.0.0:{ports['health']}",)
+        assert container["livenessProbe"]["grpc"] == {"port": ports["health"], "service": "liveness"}
+    addresses = {address.rpartition(":")[2] for address in config.listen if not address.startswith("unix:")}
+    assert {str(port) for label, port in ports.items() if label == "grpc"} == addresses
+    assert config.admin.listen == f"0.0.0.0:{ports['admin']}"
+    assert config.admin.pages == "all", "engines that end ask for drains"
     readiness = container.get("readinessProbe") or container["startupProbe"]
     assert readiness["httpGet"] == {"path": "/readyz", "port": "admin"}
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 import yaml
 
-from ext_proc.assembly import check
 from ext_proc.bootstrap.binary import find_envoy, validate
 from ext_proc.cli import main
 from ext_proc.config import Config, parse
@@ -17,7 +16,7 @@ from tests.kube.following import Following, following
 from tests.kube.objects import endpoint, endpoint_slice, inference_pool, pod
 from tests.kube.schemas import problems
 from tests.kube.server import FakeApi
-from tests.unit.deploy.overlays import KUSTOMIZE, OVERLAYS, config_text, overlay, written
+from tests.unit.deploy.overlays import KUSTOMIZE, OVERLAYS, config_text, is_endpoint_picker, overlay, written
 from tests.waiting import until
 
 NAMESPACE = "inference"
@@ -81,10 +80,11 @@ def test_envoy_takes_its_configuration(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OVERLAYS)
 def test_kvpicker_takes_its_configuration(name: str, tmp_path: Path) -> None:
-    """`kvpicker check` is content."""
+    """`kvpicker check` is content, or `kvpicker epp --check`."""
     path = tmp_path / "kvpicker.yaml"
     path.write_text(config_text(name, tmp_path))
-    check(path)
+    words = ["epp", "--check", "--config"] if is_endpoint_picker(name) else ["check"]
+    assert main([*words, str(path)]) == 0
 
 
 @pytest.mark.parametrize("name", OVERLAYS)
