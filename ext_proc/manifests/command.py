@@ -122,7 +122,7 @@ def _options(arguments: argparse.Namespace) -> ManifestOptions:
         replicas=arguments.replicas,
         message_timeout=arguments.message_timeout,
         body_limit=arguments.body_limit,
-        retries=arguments.retries,
+        retries=_DEFAULTS.retries if arguments.retries is None else arguments.retries,
     )
 
 
