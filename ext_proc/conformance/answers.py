@@ -90,6 +90,11 @@ class Answer:
         return part.get(DESTINATION) if isinstance(part, dict) else None
 
     @property
+    def values(self) -> list[str]:
+        """What the pick is wherever it stands, each an address or a list of them with commas."""
+        return self.destinations if self.named is None else [*self.destinations, str(self.named)]
+
+    @property
     def destinations(self) -> list[str]:
         """The values that it sets for the destination header."""
         return [text(option) for option in self.set_headers if name(option).lower() == DESTINATION]

@@ -44,6 +44,7 @@ class Settings:
         path: path of a request with a chat as its body.
         endpoints: addresses that it may pick.
         complete: whether those are all of them.
+        single: whether the data plane takes one address, and no list of them.
         patience_s: seconds that an answer may take.
         silence_s: seconds after which a message that nobody asked for is no longer waited for.
         prompt_s: seconds that a small request should take, Envoy's message_timeout unless it is told otherwise.
@@ -57,6 +58,7 @@ class Settings:
     path: str = "/v1/chat/completions"
     endpoints: tuple[str, ...] = ()
     complete: bool = False
+    single: bool = False
     patience_s: float = 5.0
     silence_s: float = 0.2
     prompt_s: float = 0.2

@@ -31,6 +31,7 @@ target cannot be reached or an option cannot be used.
 
 UNUSABLE: Final = 2
 FEWEST_S: Final = 0.05
+_NO_PICK: Final = "a plain request gets no pick, so most will fail; does it take --model, --path or another --mode?"
 
 
 class Unusable(Exception):
@@ -52,6 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--health", metavar="TARGET", help="where health checks are served, if elsewhere")
     add("--endpoint", action="append", default=[], metavar="IP:PORT", help="an endpoint of the pool; give all of them, "
         "or none to learn some from picks")  # fmt: skip
+    add("--single", action="store_true", help="the data plane takes one address (ORIGINAL_DST, subsets), not a list")
     add("--model", default="", help="a model that the pool serves; without it requests name none")
     add("--path", default="/v1/chat/completions", help="path of requests with a chat as their body (%(default)s)")
     add("--mode", action="append", choices=[*ALL, "all"], help="body mode to try, repeatable (all)")
@@ -109,8 +111,10 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
     health = _address(arguments, arguments.health) if arguments.health else address
     async with Target(address, health, settings.patience_s) as target:
         await target.reach()
+        found = await learn(target, settings, modes or ALL)
+        if not found:
+            sys.stderr.write(f"kvpicker conformance: {_NO_PICK}\n")
         if not settings.complete:
-            found = await learn(target, settings, modes or ALL)
             settings = dataclasses.replace(settings, endpoints=found)
         with report.progress(sys.stderr) as begins:
             return await run_all(target, settings, checks, begins)
@@ -134,6 +138,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         path=arguments.path,
         endpoints=tuple(arguments.endpoint),
         complete=bool(arguments.endpoint),
+        single=arguments.single,
         patience_s=arguments.timeout,
         limit_s=arguments.limit,
         streams=arguments.streams,

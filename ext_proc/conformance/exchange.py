@@ -63,7 +63,7 @@ class Transcript:
     @property
     def picks(self) -> list[Answer]:
         """The answers that name an endpoint, in header or metadata."""
-        return [answer for answer in self.answers if answer.destinations or answer.named is not None]
+        return [answer for answer in self.answers if answer.values]
 
     @property
     def said(self) -> str:
@@ -88,9 +88,7 @@ class Transcript:
 
     def destination(self) -> str:
         """Return the first address that was picked, wherever it stands; raises Failed if none was."""
-        answer = self.pick()
-        named = answer.destinations[0] if answer.destinations else str(answer.named)
-        return named.partition(",")[0].strip()
+        return self.pick().values[0].partition(",")[0].strip()
 
     def pieces(self, kind: str) -> list[ext_proc.StreamedBodyResponse]:
         """Return the pieces of a body in full duplex."""

@@ -71,14 +71,14 @@ def chosen(patterns: Sequence[str], modes: Sequence[Mode] = ALL) -> list[tuple[C
 
 
 async def learn(target: Target, settings: Settings, modes: Sequence[Mode]) -> tuple[str, ...]:
-    """Learn addresses of the pool from picks; empty if there are none."""
+    """Learn addresses of the pool from picks, by one if all are known; empty if there are none."""
     found: dict[str, None] = {}
-    for number in range(_LEARNING):
+    for number in range(1 if settings.complete else _LEARNING):
         case = Case(target, modes[0], settings)
         answer = next(iter((await play(case, case.request(case.chat(f"{number} {number}")))).picks), None)
         if answer is None:
             break
-        for value in (*answer.destinations, *((str(answer.named),) if answer.named is not None else ())):
+        for value in answer.values:
             found.update(dict.fromkeys(one.strip() for one in value.split(",")))
     return tuple(found)
 

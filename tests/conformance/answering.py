@@ -204,6 +204,8 @@ class Answering:
         address = allowed[self._picker.picks % len(allowed)]
         if self._has("obeys-the-client") and DESTINATION in self._values:
             address = self._values[DESTINATION].decode()
+        if self._has("picks-lists"):
+            address = ",".join(allowed)
         self._given = True
         draft = decorating.Draft(replies.picked(kind, address), kind, self._names)
         await self._write(*decorating.decorated(self._picker.broken, draft))

@@ -61,6 +61,7 @@ BREAKS: dict[str, Break] = {
     "names-no-metadata": _seen("pick.both"),
     "names-no-header": _seen("pick.both", "pick.overwrites"),
     "names-two-endpoints": _seen("pick.both"),
+    "picks-lists": _seen("pick.single"),
     "picks-names": _seen("pick.address", "pick.member"),
     "picks-strangers": _seen("pick.member"),
     "picks-twice": _seen("pick.once", modes=_SERIAL),

@@ -41,6 +41,7 @@ class Setting(NamedTuple):
         failure_mode: what a fault of kvpicker means.
         transport: how the gRPC server is driven.
         tls: whether it speaks TLS by TCP, with a certificate of its own.
+        single: whether its data planes take one address only.
     """
 
     modes: tuple[Mode, ...]
@@ -48,10 +49,11 @@ class Setting(NamedTuple):
     failure_mode: str
     transport: str
     tls: bool = False
+    single: bool = True
 
 
 SETTINGS: Final = {
-    "lean": Setting((Mode.LEAN, Mode.STREAMED), "{data_plane: override-host}", "open", "queue"),
+    "lean": Setting((Mode.LEAN, Mode.STREAMED), "{data_plane: override-host}", "open", "queue", single=False),
     "buffered": Setting((Mode.BUFFERED,), "{data_plane: subset, max_message_timeout_s: 0}", "refuse", "aio"),
     "duplex": Setting((Mode.DUPLEX,), "{data_plane: auto}", "refuse", "auto", tls=True),
 }

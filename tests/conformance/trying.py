@@ -18,6 +18,7 @@ SETTINGS: Final = Settings(
     model="acme/chat-8b",
     endpoints=POOL,
     complete=True,
+    single=True,
     patience_s=1.5,
     silence_s=0.06,
     prompt_s=0.6,

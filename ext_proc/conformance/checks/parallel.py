@@ -17,7 +17,7 @@ _APART: Final = 24
 async def _until_pick(stream: Stream) -> bool:
     """Read until an answer names an endpoint; False if the stream ends before."""
     while (answer := await stream.next()) is not None:
-        if answer.destinations or answer.named is not None:
+        if answer.values:
             return True
     return False
 
@@ -53,7 +53,7 @@ async def streams(case: Case) -> str:
 
 async def _answered(stream: Stream) -> bool:
     answer = await stream.next()
-    return answer is not None and (bool(answer.destinations) or answer.named is not None)
+    return answer is not None and bool(answer.values)
 
 
 @check("parallel.apart", "class: state that belongs to a stream must not be the process's")

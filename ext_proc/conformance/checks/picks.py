@@ -30,10 +30,21 @@ async def both(case: Case) -> str:
 async def address(case: Case) -> str:
     """The pick is an ip:port, or several with commas between them; an IPv6 address stands in brackets."""
     answer = (await play(case, case.request())).pick()
-    for value in (*answer.destinations, *((str(answer.named),) if answer.named is not None else ())):
+    for value in answer.values:
         wrong = [one for one in value.split(",") if not _is_address(one)]
         demand(not wrong, f"{wrong[0]!r} is no ip:port" if wrong else "")
-    return answer.destinations[0] if answer.destinations else str(answer.named)
+    return answer.values[0]
+
+
+@check("pick.single", f"{ENVOY}: ORIGINAL_DST answers a list with 503, subsets place it at random")
+async def single(case: Case) -> str:
+    """For a data plane that takes one address (--single), one is named, without commas or blanks."""
+    if not case.settings.single:
+        raise Skipped("lists may be named: --single says otherwise")
+    answer = (await play(case, case.request())).pick()
+    lists = [value for value in answer.values if "," in value or value != value.strip()]
+    demand(not lists, f"names {lists[0]!r}" if lists else "")
+    return answer.values[0]
 
 
 @check("pick.member", f"{PROTOCOL}: the EPP MUST pick from the InferencePool")
@@ -44,8 +55,7 @@ async def member(case: Case) -> str:
         raise Skipped("the pool is not known: name all its endpoints with --endpoint")
     for _ in range(_TRIES):
         answer = (await play(case, case.request())).pick()
-        values = (*answer.destinations, *((str(answer.named),) if answer.named is not None else ()))
-        strange = {one.strip() for value in values for one in value.split(",")} - known
+        strange = {one.strip() for value in answer.values for one in value.split(",")} - known
         demand(not strange, f"{', '.join(sorted(strange))} is not of the pool")
     return f"{_TRIES} picks, all of the pool"
 
@@ -152,4 +162,4 @@ def _is_address(text: str) -> bool:
     return bool(colon) and bracketed == (version == 6) and port.isdecimal() and 0 < int(port) < 65536  # noqa: PLR2004
 
 
-CHECKS: Final = (both, address, member, once, overwrites, headers_only, upgrade, early, timely)
+CHECKS: Final = (both, address, single, member, once, overwrites, headers_only, upgrade, early, timely)

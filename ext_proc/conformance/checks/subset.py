@@ -23,9 +23,7 @@ _ODD: Final[tuple[Metadata, ...]] = (
 
 def named(transcript: Transcript) -> set[str]:
     """Return all endpoints that a pick names; raises Failed if there is none."""
-    answer = transcript.pick()
-    values = (*answer.destinations, *((str(answer.named),) if answer.named is not None else ()))
-    return {one.strip() for value in values for one in value.split(",")}
+    return {one.strip() for value in transcript.pick().values for one in value.split(",")}
 
 
 async def _only(case: Case, hint: Any, allowed: str, **changes: object) -> None:

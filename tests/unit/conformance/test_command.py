@@ -76,6 +76,13 @@ async def test_endpoints_are_learnt_where_none_are_given(capsys: pytest.CaptureF
     assert results["pick.member"]["verdict"] == "skipped"
 
 
+async def test_a_picker_that_picks_nothing_is_seen_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """It is said before the checks fail one by one."""
+    async with Picker("fails-on-strange-paths").serving() as where:
+        assert await run(where, "--path=/strange", "--only=pick.both", "--mode=lean") == 1
+    assert "a plain request gets no pick" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("way", ["ca", "insecure"])
 async def test_tls_is_spoken(tmp_path: Path, way: str) -> None:
     """The target's certificate is trusted by its authority, or as it is."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+from pathlib import Path
 
 import pytest
 
+from ext_proc import conformance
 from ext_proc.conformance import checks
 from ext_proc.conformance.check import Case, Check, Failed, Level, Settings
 from ext_proc.conformance.modes import ALL, NONE, Mode
@@ -57,3 +60,10 @@ async def test_words_of_a_target_become_one_line() -> None:
     assert results[0].evidence.startswith("a b\\x1b[31mxxx")
     assert len(results[0].evidence) < 300
     assert results[1].evidence == "no answer in time"
+
+
+def test_nothing_of_the_picker_is_used() -> None:
+    """The checks would be no judge of kvpicker if they shared code with it."""
+    sources = [path.read_text("utf-8") for path in Path(conformance.__file__).parent.rglob("*.py")]
+    used = {name for text in sources for name in re.findall(r"(?:from|import) (ext_proc[.\w]*)", text)}
+    assert {name for name in used if not name.startswith("ext_proc.conformance")} == set()
