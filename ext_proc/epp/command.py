@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--drain-timeout",
         type=_duration,
         metavar="TIME",
-        help=f"how long it serves on once it is to stop ({DRAIN_S:g}s)",
+        help=f"how long it serves on when it is to stop ({DRAIN_S:g}s)",
     )
     add("--check", action="store_true", help="check flags and configuration and end")
     for name in IGNORED:
