@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ext_proc import cli, config
 from ext_proc.analyze import reference as analysis
+from ext_proc.bootstrap import reference as envoys
 from ext_proc.core.strategies import GROUP
 from ext_proc.ops import reference as operations
 
@@ -45,6 +46,8 @@ def tables() -> dict[str, str]:
         "configuration": config.reference(),
         "analysis": analysis.reference(),
         "operations": operations.reference(),
+        "profiles": envoys.profiles(),
+        "envoys": envoys.versions(),
     }
 
 
@@ -56,7 +59,8 @@ def filled(text: str) -> str:
 
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
-    return [root / "README.md", root / "deploy" / "reference.md", root / "deploy" / "strategies.md"]
+    folder = root / "deploy"
+    return [root / "README.md", folder / "reference.md", folder / "strategies.md", root / "envoy" / "README.md"]
 
 
 def _own_strategies() -> list[EntryPoint]:

@@ -24,6 +24,7 @@ from ext_proc.bootstrap import EnvoyOptions, to_yaml
 from ext_proc.bootstrap.binary import find_envoy
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.local.envoy import EnvoyProcess
+from tests.envoys.builds import found_version
 
 Script = Callable[[ext_proc.ProcessingRequest], ext_proc.ProcessingResponse | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -216,6 +217,7 @@ async def running(engines: int = 1, processors_and: tuple[str, ...] = (), **opti
         await server.start()
     picker.script = pick(pool[0].address)
     defaults = {
+        "envoy_version": found_version(),
         "listen": "127.0.0.1:0",
         "admin": "127.0.0.1:0",
         "processors": (picker.address, *processors_and),

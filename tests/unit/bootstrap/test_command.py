@@ -28,6 +28,13 @@ def test_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     assert first == f"# Rendered by: {command} --first-token"
 
 
+def test_profile_and_version_are_spelt(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command of an older Envoy's configuration renders it again, and so do retries that are asked for."""
+    words = "--profile duplex --envoy-version 1.37 --retries 2"
+    assert call(*words.split()) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"# Rendered by: kvpicker envoy-config {words}"
+
+
 def test_first_token_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
     """The off form renders what no form renders."""
     assert call("--first-token", "--no-first-token") == call() == 0
