@@ -223,6 +223,7 @@ async def running(engines: int = 1, processors_and: tuple[str, ...] = (), **opti
         "processors": (picker.address, *processors_and),
         "endpoints": tuple(engine.address for engine in pool),
         "log_flush": 0.05,
+        "retries": 2,
     }
     if "endpoints_file" in options:
         del defaults["endpoints"]

@@ -11,6 +11,7 @@ import pytest
 
 from ext_proc.bootstrap.command import add_arguments, run
 from ext_proc.core.errors import ConfigError
+from tests.envoys.builds import found_version
 
 
 def call(*arguments: str) -> int:
@@ -73,7 +74,7 @@ def test_check_reports_envoys_complaint(tmp_path: Path) -> None:
     """--check fails with Envoy's own words, and nothing is written."""
     file = tmp_path / "envoy.yaml"
     with pytest.raises(ConfigError, match=r"Envoy refuses it: .*message_timeout"):
-        call("--message-timeout", "4000", "--check", "--output", str(file))
+        call("--message-timeout", "4000", "--envoy-version", found_version(), "--check", "--output", str(file))
     assert not file.exists()
 
 
