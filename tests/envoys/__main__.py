@@ -21,6 +21,8 @@ from tests.envoys.builds import CACHE, install, path_with
 TIMEOUT_S = 120
 """For one test."""
 
+SUITE_TIMEOUT_S = 1_800
+
 
 class Suite(NamedTuple):
     """Tests that are run on each version."""
@@ -33,7 +35,8 @@ class Suite(NamedTuple):
 SUITES = (
     Suite("configuration", ("tests/unit/bootstrap",)),
     Suite("profiles", ("tests/wire/test_profiles.py",)),
-    Suite("gateways", ("tests/wire/duplex",)),
+    Suite("gateways", ("tests/wire/duplex/test_shapes.py", "tests/wire/duplex/test_duplex.py")),
+    Suite("up", ("tests/local/test_up.py::test_the_pasted_line_gets_an_answer",)),
     *(Suite(profile, ("tests/wire/test_requests.py", "tests/wire/test_answers.py"), profile) for profile in PROFILES),
 )
 
@@ -80,7 +83,10 @@ def _run_suite(suite: Suite, binary: Path, cache: Path) -> dict[str, int]:
         report = Path(folder, "report.xml")
         command = [sys.executable, "-m", "pytest", *suite.files, "-q", "-m", "envoy and not oldest_envoy"]
         command += [f"--timeout={TIMEOUT_S}", f"--junitxml={report}"]
-        subprocess.run(command, env=environment, check=False)
+        try:
+            subprocess.run(command, env=environment, check=False, timeout=SUITE_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            sys.stdout.write(f"stopped after {SUITE_TIMEOUT_S} s\n")
         return _counts(report)
 
 

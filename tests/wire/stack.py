@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from ext_proc.app import Service
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
@@ -174,6 +175,12 @@ pools:
         stack.client = await exits.enter_async_context(session)
         await until(lambda: stack.service._core.registry.snapshot.models >= {MODEL})
         yield stack
+
+
+def needs_retries() -> None:
+    """Skip the test where routes have no retries, see `EnvoyOptions.harm_of_retries`."""
+    if EnvoyOptions(profile=PROFILE, envoy_version=found_version()).harm_of_retries:
+        pytest.skip("this Envoy's routes have no retries")
 
 
 async def refuse(stack: Stack, engine: SimEngine) -> None:

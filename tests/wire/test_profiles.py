@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from ext_proc.bootstrap.options import PROFILES
@@ -71,6 +72,7 @@ async def test_requests_and_answers_pass(tmp_path: Path, envoy: str, profile: st
         await bodies_are_left_alone(stack, keeps_length=profile == "buffered" or not gaps(envoy))
         await client_cannot_choose(stack)
         await errors_have_the_shape_of_the_api(stack)
+        await faults_are_told_apart(stack)
 
 
 async def answers_are_counted(stack: Stack) -> None:
@@ -138,6 +140,20 @@ async def errors_have_the_shape_of_the_api(stack: Stack) -> None:
     status, headers, text = await stack.post(CHAT, body, x_sim_fault="reset_before_headers")
     assert (status, headers["content-type"]) == (503, "application/json")
     assert json.loads(text)["error"]["code"] == "engine_unreachable"
+
+
+async def faults_are_told_apart(stack: Stack) -> None:
+    """An engine that fails in the middle is to blame, and the client hears of it; what was before is settled."""
+    before = len(await stack.finished(1))
+    request = {"model": MODEL, "max_tokens": 30, "stream": True, "messages": TURNS}
+    try:
+        status, _, text = await stack.post(CHAT, request, x_sim_fault="fin_mid_stream")
+    except aiohttp.ClientPayloadError:
+        status, text = 502, b""
+    # In full duplex the head may still be with kvpicker: then the client gets an error, and never half an answer.
+    assert (status, b"data: " in text) == (502, False)
+    await until(lambda: {"reset", "cut"} <= {line["ending"] for line in stack.logged("request_finished")})
+    assert len(stack.logged("request_finished")) > before
 
 
 @pytest.mark.parametrize("profile", PROFILES)

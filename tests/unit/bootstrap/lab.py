@@ -228,11 +228,13 @@ async def running(engines: int = 1, processors_and: tuple[str, ...] = (), **opti
     if "endpoints_file" in options:
         del defaults["endpoints"]
     config = to_yaml(EnvoyOptions(**(defaults | options)))
-    async with EnvoyProcess(config, find_envoy(), concurrency=1) as envoy:
-        gateway = Gateway(envoy, f"http://127.0.0.1:{await envoy.port()}", picker, pool)
-        try:
-            yield gateway
-        finally:
-            await gateway.session.close()
-    for server in (picker, *pool):
-        await server.stop()
+    try:
+        async with EnvoyProcess(config, find_envoy(), concurrency=1) as envoy:
+            gateway = Gateway(envoy, f"http://127.0.0.1:{await envoy.port()}", picker, pool)
+            try:
+                yield gateway
+            finally:
+                await gateway.session.close()
+    finally:
+        for server in (picker, *pool):
+            await server.stop()
