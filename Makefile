@@ -5,7 +5,7 @@ WORKERS ?= 2
 ENGINES ?= .engines
 ENVOYS ?= .envoys
 
-.PHONY: run test install check unit oldest-envoy bench test-engines test-envoys faults soak protos goldens reference clean
+.PHONY: run test install check unit oldest-envoy bench conformance test-engines test-envoys faults soak protos goldens reference clean
 
 run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
 	$(BIN)/kvpicker up
@@ -40,6 +40,9 @@ test-engines: install  ## Real vLLM engines and peers, in environments under $(E
 
 test-envoys: install  ## All profiles and emulated gateways on every version of Envoy; the last line is one JSON object
 	$(BIN)/python -m tests.envoys --cache $(ENVOYS)
+
+conformance: install  ## kvpicker against the Endpoint Picker protocol and Envoy's rules, in every body mode
+	$(BIN)/python -m tests.conformance
 
 faults: install  ## Break everything under load, about ten minutes; the last line is one JSON object
 	$(BIN)/python -m tests.fault

@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,8 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
-from ext_proc.config import Config, load, located, parse
+from ext_proc.background import repeat, run_beside
+from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.rehearsal import Asked, rehearse
@@ -49,7 +50,9 @@ from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
 from ext_proc.probing import Probing
+from ext_proc.readiness import Readiness
 from ext_proc.scraping import ScrapeNews
+from ext_proc.securing import Securing
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
@@ -84,14 +87,17 @@ class Service:
         config: what it runs with.
         path: the file the configuration came from, watched for changes; None watches nothing.
         output: where log lines go.
+        read: makes a configuration of the text of that file and its name.
     """
 
-    def __init__(self, config: Config, path: Path | None, output: BinaryIO) -> None:
+    def __init__(
+        self, config: Config, path: Path | None, output: BinaryIO, read: Callable[[str, str], Config] = parse
+    ) -> None:
         self.grpc_addresses: tuple[str, ...] = ()
         self.admin_address = ""
         self._config = config
         self._path = path
-        self._ready = False
+        self._read = read
         self._heard_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
@@ -110,7 +116,9 @@ class Service:
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
-        self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
+        self._probing = Probing(
+            config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics, self._tokens.keys
+        )
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
@@ -118,7 +126,9 @@ class Service:
             ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._count_entry),
         )
-        self._grpc = GrpcServer(methods, config.listen, config.transport)
+        self._securing = Securing(config.tls, self._say)
+        self._grpc = GrpcServer(methods, self._securing.doors(config), config.transport)
+        self._readiness = Readiness(self._grpc, self._watching)
 
     async def __aenter__(self) -> Self:
         """Start everything; ready once the endpoints are known and the path of a request is warm.
@@ -129,20 +139,23 @@ class Service:
         """
         async with AsyncExitStack() as stack:
             read_token(self._config.admin)
-            self._keeper.configure(self._config)
+            pages = admin.serve(self._admin_app(), self._config.admin.listen)
+            self.admin_address = await stack.enter_async_context(pages)
             stack.push_async_callback(self._keeper.close)
-            await stack.enter_async_context(self._watching.following(self._config))
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
-            pages = admin.serve(self._admin_app(), self._config.admin.listen)
-            self.admin_address = await stack.enter_async_context(pages)
+            # Who finds its addresses taken may be a second one by mistake: it must not write the first one's file.
+            self._keeper.configure(self._config)
+            await stack.enter_async_context(self._watching.following(self._config))
             await self._keeper.names_known(NAMES_WITHIN_S)
             await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
-            self._ready = True
-            await self._grpc.set_ready(ready=True)
+            if self._readiness.waits:
+                run_beside(stack, self._observer.failed, self._readiness.begin)
+            else:
+                await self._readiness.begin()
             self._stack = stack.pop_all()
         self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address, **self._grpc.description)
         self._output.flush()
@@ -150,8 +163,7 @@ class Service:
 
     async def __aexit__(self, *_: object) -> None:
         """Stop: not ready at once, then running streams end, then everything closes."""
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._core.admission.close(time.monotonic())
         await self._grpc.stop(STOP_GRACE_S)
         await self._stack.aclose()
@@ -171,8 +183,7 @@ class Service:
         A second signal cuts that short.
         """
         await self._stopping.wait()
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._stopping.clear()
         ledger, config = self._core.ledger, self._config
         await linger(self._stopping, config.drain_s, ledger.count_held, config.passing_s)
@@ -213,43 +224,31 @@ class Service:
         self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
-        self._spawn(stack, learner.run())
-        self._spawn(stack, self._scraper.run())
-        self._spawn(stack, self._probing.run())
-        self._spawn(stack, self._listening.run())
-        self._spawn(stack, self._keep_house())
-        self._spawn(stack, admitting.look(self._core.admission, time.monotonic, self._observer.failed))
-        self._spawn(stack, self._flush_lines())
+        failed = self._observer.failed
+        # Overdue leases are given up, and what could not be written is tried again.
+        chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds)
+        run_beside(
+            stack,
+            failed,
+            learner.run,
+            self._scraper.run,
+            self._probing.run,
+            self._listening.run,
+            self._securing.run,
+            lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, chores),
+            lambda: admitting.look(self._core.admission, time.monotonic, failed),
+            lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
+        )
         if self._path is not None:
-            watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
+            watcher = FileWatcher(self._path, self._read, self._reload, self._reload_failed)
             watcher.check()
-            self._spawn(stack, watcher.run())
+            run_beside(stack, failed, watcher.run)
 
-    def _spawn(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _tick(self) -> None:
+        self._probing.tick(time.monotonic())
 
-        async def end() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        stack.push_async_callback(end)
-
-    async def _flush_lines(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_INTERVAL_S)
-            self._output.flush()
-
-    async def _keep_house(self) -> None:
-        """Give up overdue leases, and try again to write what could not be written."""
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            try:
-                self._probing.tick(time.monotonic())
-                self._core.feedback.expire(time.monotonic())
-                self._draining.advance()
-                self._keeper.write_eds()
-            except Exception as error:  # noqa: BLE001  a round that fails must not be the last
-                self._observer.failed("housekeeping", error)
+    def _expire(self) -> None:
+        self._core.feedback.expire(time.monotonic())
 
     def _reload(self, config: Config) -> None:
         """Put a changed file into effect, as a whole or, if it cannot be used, not at all."""
@@ -288,7 +287,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
-            panics=self._core.health.panics,
+            panics=lambda: self._core.health.panics(self._core.lifecycle.out),
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),
@@ -299,9 +298,10 @@ class Service:
             decisions=self._ring,
             endpoints=self._statuses,
             config=lambda: msgspec.to_builtins(self._config),
-            not_ready=lambda: None if self._ready else "starting or stopping",
+            not_ready=lambda: self._readiness.obstacle,
             explain=self._explain,
             state=self._state,
+            local=self._config.admin.pages == "loopback",
             pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
         ).app()
 
@@ -323,6 +323,7 @@ class Service:
         return {
             "access_log": waiting is not None
             and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
+            "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,
@@ -339,16 +340,3 @@ class Service:
     def _statuses(self) -> list[EndpointStatus]:
         statuses = endpoint_statuses(self._core, time.monotonic(), self._scraper.status)
         return [self._draining.completed(self._listening.completed(each)) for each in statuses]
-
-
-async def serve(path: Path, output: BinaryIO) -> None:
-    """Run a kvpicker from its configuration file until it is told to stop.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    with located(path):
-        service = Service(load(path), path, output)
-    service.stop_on_signals()
-    async with service:
-        await service.run()

@@ -34,9 +34,11 @@ from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
+from ext_proc.core.wishes import names_of
 from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
+from ext_proc.sources import certificates
 from ext_proc.sources.api_keys import read_keys
 from ext_proc.sources.eds import EdsWriter, Offer, offered
 from ext_proc.sources.kubernetes import access as clusters
@@ -195,7 +197,12 @@ def exchange_policy(
         tokens=tokens,
         admission=admission,
         extension=admitting.extension(config),
-        labels=(config.tenants.header or "", config.tenants.priority_header or ""),
+        names=names_of(
+            config.tenants.header,
+            config.tenants.priority_header,
+            rewrite=config.gateway.model_rewrite,
+            targets=config.gateway.targets,
+        ),
         priorities=config.tenants.priorities,
     )
 
@@ -278,6 +285,20 @@ def check(path: Path) -> Config:
         ConfigError: something in it cannot be used.
     """
     config = load(path)
+    check_config(config, path)
+    return config
+
+
+def check_config(config: Config, path: Path | None) -> None:
+    """Check all that a configuration names, without running anything.
+
+    Args:
+        config: what to check.
+        path: the file it came from, for messages; None if there is none.
+
+    Raises:
+        ConfigError: something in it cannot be used.
+    """
     with located(path):
         build_strategies(config)
         scrape_token(config)
@@ -286,6 +307,7 @@ def check(path: Path) -> Config:
         build_model_strategies(config)
         check_installed(config)
         clusters.check_installed(config)
+        certificates.check(config.tls)
         if config.envoy.endpoints_file is not None:
             EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():
@@ -294,7 +316,6 @@ def check(path: Path) -> Config:
             tokenizer.close()
         if pool.endpoints_file is not None:
             check_endpoints(name, Path(pool.endpoints_file))
-    return config
 
 
 def check_endpoints(pool: str, path: Path) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from ext_proc import cli, config
 from ext_proc.analyze import reference as analysis
 from ext_proc.bootstrap import reference as envoys
+from ext_proc.conformance import reference as conformance
 from ext_proc.core.strategies import GROUP
 from ext_proc.ops import reference as operations
 
@@ -45,6 +46,7 @@ def tables() -> dict[str, str]:
         "parameters": parameters(),
         "configuration": config.reference(),
         "analysis": analysis.reference(),
+        "conformance": conformance.reference(),
         "operations": operations.reference(),
         "profiles": envoys.profiles(),
         "envoys": envoys.versions(),
@@ -59,8 +61,8 @@ def filled(text: str) -> str:
 
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
-    folder = root / "deploy"
-    return [root / "README.md", folder / "reference.md", folder / "strategies.md", root / "envoy" / "README.md"]
+    pages = ("reference.md", "strategies.md", "conformance.md")
+    return [root / "README.md", root / "envoy" / "README.md", *(root / "deploy" / page for page in pages)]
 
 
 def _own_strategies() -> list[EntryPoint]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from ext_proc.config.section import Section
 
@@ -13,12 +14,15 @@ class AdminConfig(Section, frozen=True, kw_only=True):
     Attributes:
         listen: Address of the admin server, `ip:port`; port 0 takes a free one. Loopback, since its pages
             show endpoints and decisions; open it only to those who may see them.
+        pages: Who may see what is neither metrics nor health: `all` that reach the address, or `loopback`, which is
+            127.0.0.1 and ::1 alone, as `kubectl exec` and `kubectl port-forward` come from.
         token_env: Name of an environment variable that holds the bearer token for what changes state: drain, undrain
             and cordon. Without a token these are refused.
         token_file: The same as a file, read at each use; in place of `token_env`.
     """
 
     listen: str = "127.0.0.1:9090"
+    pages: Literal["all", "loopback"] = "all"
     token_env: str | None = None
     token_file: str | None = None
 

@@ -44,7 +44,8 @@ class QueueConfig(Section, frozen=True, kw_only=True):
 
     Attributes:
         max_requests: Requests that wait at once, at most; further ones get 429. 0 lets none wait.
-        max_bytes: Bytes that they hold here at once, at most: their prompts, and 4 KB each.
+        max_bytes: Bytes that they hold here at once, at most: their prompts, and 4 KB each; in full duplex their bodies
+            too.
         wait_s: Seconds that a request waits, at most; then it gets 429. Envoy must be that patient, see
             `envoy.max_message_timeout_s`. Unset takes 10, or what Envoy allows if that is less.
         scale_from_zero_s: Seconds that a request waits for the first ready endpoint of the pool, at most; then it gets
@@ -70,9 +71,11 @@ class TenantsConfig(Section, frozen=True, kw_only=True):
     clients send. Envoy must pass them on (`envoy-config --tenant-header`, `--priority-header`).
 
     Attributes:
-        header: Header that names the tenant, such as `x-llm-d-inference-fairness-id`. Tenants that wait are served
+        header: Header that names the tenant, such as `x-llm-d-inference-fairness-id`, which is read by its older name
+            `x-gateway-inference-fairness-id` too. Tenants that wait are served
             equal shares, by tokens. Never one with credentials; a hash of the API key will do. Unset knows no tenants.
-        priority_header: Header that holds the priority: one of `priorities` or a whole number from -100 to 100; higher
+        priority_header: Header that holds the priority, such as `x-llm-d-inference-objective` (or
+            `x-gateway-inference-objective`): one of `priorities` or a whole number from -100 to 100; higher
             goes first, and all else is 0. Unset knows no priorities.
         priorities: What names of priorities mean, such as `interactive: 10`.
     """

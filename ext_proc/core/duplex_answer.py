@@ -67,6 +67,8 @@ class DuplexAnswer:
             wants_id = self._decision.request.operation is Operation.RESPONSE
             self._scan = AnswerScan(events=events, wants_id=wants_id)
         succeeds = headers.status < HTTPStatus.BAD_REQUEST
+        if headers.served is not None and headers.served != self._decision.chosen.address:
+            self._feedback.answering(self._decision.id, headers.served, now, succeeds=succeeds)
         self._awaits_token = succeeds and events and has_first_token(self._decision.request)
 
     def piece(self, body: bytes, now: float) -> None:

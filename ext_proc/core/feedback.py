@@ -82,6 +82,24 @@ class Feedback:
         """Note that the answer to a request passes."""
         self._ledger.touch(decision_id, now)
 
+    def answering(self, decision_id: str, served: str, now: float, *, succeeds: bool = True) -> None:
+        """Note which endpoint answers: work and prefix of a request that went elsewhere than decided go there too.
+
+        Args:
+            decision_id: the decision by which the request was sent.
+            served: address of the endpoint.
+            now: monotonic seconds.
+            succeeds: whether the answer is a good one, as far as is known.
+        """
+        endpoint = self._find(served)
+        lease = None if endpoint is None else self._ledger.move(decision_id, served, endpoint.slot, now)
+        if lease is None or endpoint is None or not succeeds or not lease.learnt.chain:
+            return
+        learnt, chosen = lease.learnt, lease.decision.chosen
+        if self._is_current(chosen):
+            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
+        self._index.learn(endpoint.slot, learnt.chain)
+
     def first_token(self, decision_id: str, now: float, served: str | None = None) -> None:
         """Learn from the first token of a streamed answer; an unknown decision and a second token say nothing.
 
@@ -91,6 +109,8 @@ class Feedback:
             served: address of the endpoint that answers, which is another than the chosen one after a retry; None
                 where that is not known.
         """
+        if served is not None:
+            self.answering(decision_id, served, now)
         noted = self._ledger.first_token(decision_id, now, served)
         if noted is None:
             return

@@ -58,6 +58,7 @@ class Lease(msgspec.Struct, gc=False):
         first_token: seconds from the decision to the first token; None if none was seen.
         served: address of the endpoint whose token that was.
         held: True while the stream is open on which the answer passes; the request is known to run then.
+        moved_to: address of the endpoint where it is booked in place of the chosen one; empty as nearly always.
     """
 
     decision: Decision
@@ -71,6 +72,7 @@ class Lease(msgspec.Struct, gc=False):
     first_token: float | None = None
     served: str | None = None
     held: bool = False
+    moved_to: str = ""
 
 
 class Ledger:
@@ -178,6 +180,24 @@ class Ledger:
             return lease, None
         return lease, lease.load.answer(lease.place, lease.prefill.work, decision.decided_at, now)
 
+    def move(self, decision_id: str, address: str, slot: int, now: float) -> Lease | None:
+        """Book a request at the endpoint that answers it in place of the chosen one, once.
+
+        Returns:
+            The lease that was moved; None if it is unknown, or where it belongs already.
+        """
+        lease = self._leases.get(decision_id)
+        if lease is None or lease.moved_to or lease.decision.chosen.address == address:
+            return None
+        lease.moved_to = address
+        if lease.counted:
+            lease.load.release(lease.tokens, now)
+            if lease.first_token is None:
+                lease.load.cancel(lease.place, lease.prefill.seconds, now)
+            lease.load = self.load(slot)
+            lease.place = lease.load.add(lease.prefill, lease.tokens, now, tells=False)
+        return lease
+
     def queue(self, slot: int, waiting: int, running: int, now: float) -> None:
         """Set a virtual queue right by the requests that an engine says are waiting and running."""
         load = self._loads.get(slot)
@@ -219,15 +239,16 @@ class Ledger:
         Args:
             decision_id: whose.
             now: monotonic seconds.
-            answered_by: address of the endpoint that answered to the end; None if none did. If it is the chosen one,
-                all that was sent before is prefilled too; if not, and no token came, the request leaves its queue.
+            answered_by: address of the endpoint that answered to the end; None if none did. If it is the one where the
+                request is booked, all that was sent there before is prefilled too; if not, and no token came, the
+                request leaves its queue.
         """
         lease = self._leases.pop(decision_id, None)
         if lease is None or not lease.counted:
             return lease
         load = lease.load
         load.release(lease.tokens, now)
-        if answered_by == lease.decision.chosen.address:
+        if answered_by == (lease.moved_to or lease.decision.chosen.address):
             load.done(lease.place)
             if load.recent is None:  # else the engine tells its queue, with what others sent
                 load.busy_until = min(load.busy_until, now + load.left)

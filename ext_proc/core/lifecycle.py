@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 
 import msgspec
 
@@ -86,7 +87,7 @@ class Lifecycle:
         known = self._rows.get(id(candidates))
         if known is not None and known[0] is candidates:
             return known[1]
-        out = self._marks.keys() | self._unready
+        out = self.out
         kept = [endpoint for endpoint in candidates if endpoint.slot not in out]
         if not isinstance(candidates, Candidates):  # made for one decision, and never seen again
             return kept if len(kept) < len(candidates) else candidates
@@ -100,6 +101,11 @@ class Lifecycle:
         """Return the stage of a slot."""
         mark = self._marks.get(slot)
         return self._unmarked(slot) if mark is None else mark.stage
+
+    @property
+    def out(self) -> AbstractSet[int]:
+        """The slots that get no new request."""
+        return self._marks.keys() | self._unready
 
     def mark(self, endpoint: Endpoint) -> Mark:
         """Return the mark of an endpoint; one that counts for nothing if nobody said anything of it."""
@@ -150,9 +156,14 @@ class Lifecycle:
         return True
 
     def follow(self, change: Change) -> None:
-        """Forget endpoints that went, and remember where requests still run; before their loads are forgotten."""
+        """Forget endpoints that went, and remember where requests still run; before their loads are forgotten.
+
+        What a source says is of an address: who takes another one's place there is as unready as that was.
+        """
+        unready = {endpoint.address for endpoint in change.removed if endpoint.slot in self._unready}
+        self._unready -= {endpoint.slot for endpoint in change.removed}
+        self._unready |= {endpoint.slot for endpoint in change.added if endpoint.address in unready}
         for endpoint in change.removed:
-            self._unready.discard(endpoint.slot)
             mark = self._marks.pop(endpoint.slot, None)
             if mark is None:
                 mark = Mark(endpoint, self._load(endpoint.slot), Stage.CORDONED)

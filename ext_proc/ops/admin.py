@@ -44,6 +44,10 @@ QUERIES: Mapping[str, Sequence[str]] = {
 """The query parameters of each page."""
 
 
+OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
+LOCAL = frozenset({"127.0.0.1", "::1"})
+
+
 class Admin:
     """Handlers of the admin server.
 
@@ -56,6 +60,7 @@ class Admin:
         explain: tells what would become of a request, for `/debug/explain`.
         state: the state of the decision with at most so many blocks of the index, for `/debug/state`.
         pages: the pages of endpoints; None leaves them out.
+        local: True to show what is neither metrics nor health to callers on this host only.
     """
 
     def __init__(
@@ -69,6 +74,7 @@ class Admin:
         explain: Callable[[Asked], Awaitable[Any]],
         state: Callable[[int], Any],
         pages: EndpointPages | None = None,
+        local: bool = False,
     ) -> None:
         self._registry = registry
         self._decisions = decisions
@@ -78,10 +84,12 @@ class Admin:
         self._explain = explain
         self._state = state
         self._pages = pages
+        self._local = local
 
     def app(self) -> web.Application:
         """Make the aiohttp application."""
-        app = web.Application(client_max_size=LONGEST_BODY, middlewares=[_without_unknown_queries])
+        middlewares = [*([_local_only] if self._local else []), _without_unknown_queries]
+        app = web.Application(client_max_size=LONGEST_BODY, middlewares=middlewares)
         pages = {
             "/metrics": self.metrics,
             "/healthz": self.healthz,
@@ -97,7 +105,8 @@ class Admin:
             app.add_routes(self._pages.routes())
 
         async def index(_request: web.Request) -> web.Response:
-            return web.Response(text="".join(f"{path}\n" for path in (*pages, "/debug/explain")))
+            paths = [*pages, "/debug/explain", *(admin_endpoints.QUERIES if self._pages is not None else ())]
+            return web.Response(text="".join(f"{path}\n" for path in paths))
 
         app.router.add_get("/", index)
         return app
@@ -168,6 +177,14 @@ async def _without_unknown_queries(request: web.Request, handler: Handler) -> we
         listed = f"known are {', '.join(known)}" if known else "this page knows none"
         return _page({"error": f"unknown query parameter `{printable(unknown[0])}`; {listed}"}, status=400)
     return await handler(request)
+
+
+@web.middleware
+async def _local_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Show strangers nothing but metrics and health; a sidecar of a mesh, at 127.0.0.6, speaks for strangers."""
+    if request.path in OPEN or request.remote in LOCAL:
+        return await handler(request)
+    return _page({"error": "for callers on this host only; see `admin.pages`"}, status=403)
 
 
 @asynccontextmanager

@@ -25,6 +25,12 @@ class Event(enum.Enum):
     CONFIG_REJECTED = ("config_rejected", "error", "A changed configuration is unusable; the last good one stays.")
     ENDPOINTS_CHANGED = ("endpoints_changed", "info", "Endpoints were added to a pool or removed from it.")
     ENDPOINTS_REJECTED = ("endpoints_rejected", "error", "An endpoints file is unusable; the last good list stays.")
+    CERTIFICATES_CHANGED = ("certificates_changed", "info", "New connections are given certificates that changed.")
+    CERTIFICATES_REJECTED = (
+        "certificates_rejected",
+        "error",
+        "Changed certificates are unusable; the last good ones stay.",
+    )
     INFERENCE_POOL_CHANGED = (
         "inference_pool_changed",
         "info",

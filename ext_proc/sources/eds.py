@@ -105,10 +105,12 @@ class EdsWriter:
     def write(self, snapshot: Snapshot, offer: Callable[[Endpoint], Offer] = everybody) -> bool:
         """Put the snapshot's endpoints into the file, offered as `offer` says; tell whether that made a change.
 
+        A file that was taken away is written again: an Envoy that starts would have no endpoints.
+
         Raises ConfigError if the file cannot be written; the old one then stays, and the next call tries again.
         """
         resources = [_assignment(snapshot, self._cluster, offer)]
-        if resources == self._resources:
+        if resources == self._resources and self.path.exists():
             return False
         version = self._version + 1
         try:

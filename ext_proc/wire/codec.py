@@ -6,7 +6,7 @@ import functools
 from collections.abc import Collection
 
 import msgspec
-from google.protobuf.struct_pb2 import Struct
+from google.protobuf.struct_pb2 import Struct, Value
 
 from ext_proc.core.error_bodies import error_body
 from ext_proc.core.exchange_messages import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
@@ -32,6 +32,7 @@ from ext_proc.core.names import (
     UPGRADE_HEADERS,
 )
 from ext_proc.core.prompts import RequestHead
+from ext_proc.core.wishes import NO_NAMES, HeaderNames
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
@@ -41,23 +42,19 @@ _WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
 
 
-_NO_LABELS = ("", "")
-_LONGEST_LABEL = 256
-
-
-def decode(message: bytes, labels: tuple[str, str] = _NO_LABELS) -> Event | None:
+def decode(message: bytes, names: HeaderNames = NO_NAMES) -> Event | None:
     """Read a ProcessingRequest; None for a kind of message that is not known here.
 
     Args:
         message: its bytes.
-        labels: names of the headers that hold the tenant and the priority; empty reads none.
+        names: which headers say whose a request is, and what is wished for it.
 
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
     if message.startswith(_HEADERS_FIELD) and len(message) <= _LONGEST_KEPT:
-        return _decode_short(message, labels)
-    return _slice_body(message) or _decode(message, labels)
+        return _decode_short(message, names)
+    return _slice_body(message) or _decode(message, names)
 
 
 _HEADERS_FIELD = b"\x12"
@@ -67,30 +64,30 @@ _NO_UUID = b"0" * _UUID
 _REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
 
 
-def _decode_short(message: bytes, labels: tuple[str, str]) -> Event | None:
+def _decode_short(message: bytes, names: HeaderNames) -> Event | None:
     """Decode headers; but for the request id, which changes nothing else, a client's messages are alike to the byte."""
     before, field, rest = message.partition(_REQUEST_ID_FIELD)
     if not field:
-        return _decode_kept(message, labels)
-    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:], labels)
+        return _decode_kept(message, names)
+    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:], names)
     if not isinstance(event, RequestHeaders):
         return event
     return msgspec.structs.replace(event, request_id=rest[:_UUID].decode("ascii", "replace"))
 
 
 @functools.lru_cache(maxsize=1024)
-def _decode_kept(message: bytes, labels: tuple[str, str]) -> Event | None:
-    return _decode(message, labels)
+def _decode_kept(message: bytes, names: HeaderNames) -> Event | None:
+    return _decode(message, names)
 
 
-def _decode(message: bytes, labels: tuple[str, str]) -> Event | None:
+def _decode(message: bytes, names: HeaderNames) -> Event | None:
     request = ProcessingRequest.FromString(message)
     name = request.WhichOneof("request")
     if name == "request_body":
         body = request.request_body
         return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream, modes=_modes(request))
     if name == "request_headers":
-        return _decode_headers(request, labels)
+        return _decode_headers(request, names)
     if name == "response_body":
         piece = request.response_body
         return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, served_by(request), _modes(request))
@@ -138,16 +135,16 @@ def read_varint(message: bytes, position: int) -> tuple[int, int]:
     return len(message), len(message)
 
 
-def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> RequestHeaders:
-    tenant, priority = labels
+def _decode_headers(request: ProcessingRequest, names: HeaderNames) -> RequestHeaders:
     values: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
         key = header.key
-        if key in _WANTED or (key and key in labels):
+        if key in _WANTED or key in names.every:
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
     protocol = request.protocol_config
     method = get(":method", "")
+    tenant, priority, wishes = names.read(values)
     return RequestHeaders(
         method=method,
         head=RequestHead.of(values),
@@ -160,8 +157,9 @@ def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> Requ
         request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
         asker=_asker(request) if request.attributes else "",
         upgrade=method == "CONNECT" or any(name in values for name in UPGRADE_HEADERS),
-        tenant=get(tenant, "")[:_LONGEST_LABEL],
-        priority=get(priority, "")[:_LONGEST_LABEL].strip(),
+        tenant=tenant,
+        priority=priority,
+        wishes=wishes,
     )
 
 
@@ -194,14 +192,18 @@ def served_by(request: ProcessingRequest) -> str | None:
 
 
 def _subset(request: ProcessingRequest) -> Collection[str] | None:
-    """Read the subset hint: a list or a comma-separated string of addresses; absent and null mean no hint."""
+    """Read the subset hint: a list or a comma-separated string of addresses; absent and null mean no hint.
+
+    Some gateways put it beside the destination instead of in its own namespace.
+    """
     fields = request.metadata_context.filter_metadata
-    if SUBSET_NAMESPACE not in fields:
-        return None
-    hint = fields[SUBSET_NAMESPACE].fields
-    if SUBSET not in hint:
-        return None
-    value = hint[SUBSET]
+    for namespace in (SUBSET_NAMESPACE, LB_NAMESPACE):
+        if namespace in fields and SUBSET in fields[namespace].fields:
+            return _allowed(fields[namespace].fields[SUBSET])
+    return None
+
+
+def _allowed(value: Value) -> Collection[str] | None:
     kind = value.WhichOneof("kind")
     if kind in (None, "null_value"):
         return None

@@ -278,3 +278,25 @@ def test_signal_ends_the_process_with_status_0(tmp_path: Path, number: signal.Si
         rest, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     assert b"server_stopped" in rest
+
+
+@pytest.mark.parametrize("taken", ["listen", "admin"])
+async def test_a_second_one_by_mistake_leaves_envoys_file_alone(tmp_path: Path, taken: str) -> None:
+    """It cannot listen and ends; what the first one told Envoy of its endpoints stands, who is drained among it."""
+    path = tmp_path / "kvpicker.yaml"
+    text = CONFIG.format(strategy="least-wait") + f"envoy: {{endpoints_file: {tmp_path}/eds.json}}\n"
+    path.write_text(text)
+    async with Service(load(path), path, io.BytesIO()) as first:
+        first._draining.drain("127.0.0.1:1", 60.0)
+        written = (tmp_path / "eds.json").read_bytes()
+        assert b"DRAINING" in written
+        place = {
+            "listen": f'listen: ["{first.grpc_addresses[0]}"]',
+            "admin": f'admin: {{listen: "{first.admin_address}"}}',
+        }
+        free = {"listen": 'listen: ["127.0.0.1:0"]', "admin": 'admin: {listen: "127.0.0.1:0"}'}
+        path.write_text(text.replace(free[taken], place[taken]))
+        with pytest.raises(ConfigError, match="cannot listen on"):
+            async with Service(load(path), None, io.BytesIO()):
+                pass
+        assert (tmp_path / "eds.json").read_bytes() == written

@@ -19,11 +19,12 @@ from aiohttp import web
 from ext_proc.app import Service
 from ext_proc.assembly import check
 from ext_proc.cli import main, parser
-from ext_proc.config import load
+from ext_proc.config import AdminConfig, load
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.lifecycle import Mark
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
 from ext_proc.ops.admin import serve
+from ext_proc.ops.admin_token import objection
 from tests.waiting import until
 
 A, B, V6 = "10.0.0.11:8000", "10.0.0.12:8000", "[fd00::13]:8000"
@@ -179,6 +180,21 @@ async def test_nothing_changes_without_the_token(running: Running, verb: str, to
     assert status == 401
     assert "Bearer TOKEN" in page["error"] or "not the token" in page["error"]
     assert {mark.stage for mark, _ in running.service._draining.listed()} == {"active"}
+
+
+def test_bytes_that_are_no_text_are_not_the_token(tmp_path: Path) -> None:
+    """They are turned away as any wrong token is (401), and not by a fault of the server."""
+    (tmp_path / "token").write_text(TOKEN)
+    config = AdminConfig(token_file=str(tmp_path / "token"))
+    shown = b"Bearer \xff\xfe".decode("utf-8", "surrogateescape")  # as the server reads headers
+    assert objection(config, {"Authorization": shown}) == (401, "this is not the token")
+    assert objection(config, {"Authorization": f"Bearer {TOKEN}"}) is None
+
+
+async def test_the_start_page_names_the_pages_of_endpoints(running: Running) -> None:
+    """Where orders are given is found as all else is."""
+    async with aiohttp.ClientSession(running.admin) as client, client.get("/") as answer:
+        assert {"/endpoints", "/endpoints/{address}/drain"} <= set((await answer.text()).splitlines())
 
 
 async def test_without_a_configured_token_the_answer_says_how_to_mend_it(tmp_path: Path) -> None:
@@ -407,6 +423,18 @@ def test_what_the_user_can_mend_is_told(
     monkeypatch.delenv("KVPICKER_ADMIN_TOKEN", raising=False)
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+async def test_an_admin_url_that_leads_elsewhere_is_told_in_plain_words(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The port of the gRPC server, or https where plain http is spoken."""
+    for url, said in (
+        (f"http://{running.service.grpc_addresses[0]}", "is it the gRPC server, `listen`?"),
+        (running.admin.replace("http", "https"), "admin servers speak plain http"),
+    ):
+        assert await asyncio.to_thread(main, ["endpoints", "--admin", url]) == 2
+        assert said in capsys.readouterr().err
 
 
 async def test_the_token_may_come_from_the_environment(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

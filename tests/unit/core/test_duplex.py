@@ -26,6 +26,14 @@ REQUESTS = (CHAT, b"", b"x", UNKNOWN_MODEL, CHAT[:-2] + b'],"stream":true}' + b"
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}\n\n'
 ANSWER = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 3 + USAGE + b" " * PIECE_BYTES
 COLLECT = 2_000
+CAPPED = """
+pools:
+  main:
+    endpoints: ["10.0.0.11:8000"]
+    models: [acme/chat-8b]
+    caps: {requests: 1}
+    queue: {max_bytes: 150000}
+"""
 
 
 def picking_with(**policy: Any) -> Picking:
@@ -487,6 +495,39 @@ def test_the_endpoint_that_served_is_the_one_that_learns() -> None:
     assert picking.in_flight() == 0
 
 
+def test_what_another_endpoint_serves_is_booked_there_from_its_headers_on() -> None:
+    """Not only at the end of a long answer: in flight and prefix move, once, and end there (G21)."""
+    picking = picking_with()
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    chosen, other = decision.endpoints[0], decision.endpoints[1]
+    in_flight = picking.core.ledger.load
+    kind = "text/event-stream"
+    duplex.receive(ResponseHeaders(status=200, content_type=kind, served=other.address, forwarded=True))
+    assert (in_flight(chosen.slot).in_flight, in_flight(other.slot).in_flight) == (0, 1)
+    assert picking.core.index.blocks(chosen.slot) == 0
+    assert picking.core.index.blocks(other.slot) > 0
+    duplex.receive(Message(Kind.RESPONSE_BODY, b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'))
+    assert (in_flight(chosen.slot).in_flight, in_flight(other.slot).in_flight) == (0, 1)
+    duplex.receive(Message(Kind.RESPONSE_BODY, b"data: [DONE]\n\n", end_of_stream=True))
+    (outcome,) = picking.notes.all("finished")
+    assert (outcome.ending, outcome.served, outcome.attempts) == (Ending.OK, other.address, 2)
+    assert picking.in_flight() == 0
+    assert picking.core.index.blocks(chosen.slot) == 0
+    assert {load.tokens for load in picking.core.ledger._loads.values()} == {0}
+
+
+def test_an_error_of_another_endpoint_moves_the_load_but_no_prefix() -> None:
+    """Who refuses has computed nothing."""
+    picking = picking_with()
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    other = decision.endpoints[1]
+    duplex.receive(ResponseHeaders(status=500, content_type="text/plain", served=other.address, forwarded=True))
+    assert picking.core.ledger.load(other.slot).in_flight == 1
+    assert picking.core.index.blocks(other.slot) == 0
+
+
 @pytest.mark.parametrize("logged", [True, False])
 def test_an_answer_without_an_end_blames_nobody_unless_a_log_knows(logged: bool) -> None:
     """Where an access log tells of such decisions its word is waited for; else the client is taken to have left."""
@@ -550,3 +591,19 @@ def test_a_fault_in_watching_costs_the_outcome_and_not_the_answer(end: bool) -> 
     duplex.close(delivered=True)
     assert picking.notes.all("finished") == []
     assert picking.core.feedback.expire(picking.now + 901) == 1
+
+
+def test_bodies_that_wait_here_count_against_the_bound() -> None:
+    """An image is no part of the prompt that is looked at, and is held back all the same until the turn comes."""
+    picking = Picking(CAPPED)
+    image = CHAT[:-2] + b',{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'
+    image += b"A" * 100_000 + b'"}}]}]}'
+    for body, waiting in ((CHAT, 0), (image, 1)):
+        duplex, _ = begun(picking)
+        duplex.receive(Message(Kind.REQUEST_BODY, body, end_of_stream=True))
+        fill = picking.core.admission.fills["main"]
+        assert (fill.requests, fill.bytes > 100_000) == (waiting, waiting > 0)
+    duplex, _ = begun(picking)
+    (refused,) = duplex.receive(Message(Kind.REQUEST_BODY, image, end_of_stream=True))
+    assert isinstance(refused, Refuse)
+    assert picking.core.admission.fills["main"].requests == 1

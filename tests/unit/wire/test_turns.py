@@ -241,3 +241,24 @@ async def test_the_first_endpoint_of_a_pool_is_waited_for() -> None:
     picking.core.admission.dispatch(picking.now)
     assert parsed(await second(reply)).HasField("dynamic_metadata")
     await until(lambda: len(picking.core.admission) == 0)
+
+
+async def test_all_who_come_while_the_first_endpoint_loads_are_as_patient() -> None:
+    """The second is not tried, since the first waits before it, and is to wait for the endpoint all the same."""
+    picking = Picking(CONFIG.replace("wait_s: 5", "wait_s: 5, scale_from_zero_s: 30"))
+    (endpoint,) = picking.core.registry.snapshot.endpoints
+    picking.core.lifecycle.set_ready(endpoint, ready=False)
+    replies = [opened(picking)[1] for _ in range(2)]
+    assert [parsed(reply).override_message_timeout.seconds for reply in replies] == [31, 31]
+
+
+async def test_who_waits_for_an_endpoint_that_is_drained_is_told_at_once() -> None:
+    """Nobody will serve it: 503, which other gateways may answer, and no place counts as given."""
+    picking = Picking(CONFIG)
+    opened(picking)
+    _, reply = opened(picking)
+    (endpoint,) = picking.core.registry.snapshot.endpoints
+    picking.core.lifecycle.drain(endpoint, picking.now, 60.0)
+    picking.core.admission.dispatch(picking.now)
+    assert parsed(await second(reply)).immediate_response.status.code == 503
+    assert picking.notes.all("waited") == [("main", "refused")]

@@ -1,0 +1,38 @@
+"""kvpicker passes every check, as it is configured for the profiles of gateways."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from ext_proc.conformance.modes import Mode
+from ext_proc.conformance.suite import Verdict, chosen, run_all
+from ext_proc.conformance.target import Address, Target
+from tests.conformance.kvpickers import ENDPOINTS, MODEL, SETTINGS, serving
+from tests.conformance.trying import SETTINGS as SIZES
+
+PATIENT = dataclasses.replace(SIZES, endpoints=ENDPOINTS, model=MODEL, patience_s=5.0, limit_s=20.0)
+"""A slow answer is no fault here."""
+
+
+async def unmet(address: str, patterns: tuple[str, ...], modes: tuple[Mode, ...]) -> dict[str, str]:
+    """Return what is not met, with the evidence."""
+    where = Address(where=address)
+    async with Target(where, where, PATIENT.patience_s) as target:
+        await target.reach()
+        return {
+            f"{result.check.id}[{result.mode}]": result.evidence
+            for result in await run_all(target, PATIENT, chosen(patterns, modes))
+            if result.verdict is not Verdict.PASSED
+        }
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+async def test_kvpicker_conforms(name: str, tmp_path: Path) -> None:
+    """Everything holds on a Unix socket; by TCP, where the same code answers, what goes over the wire first."""
+    modes = SETTINGS[name].modes
+    async with serving(name, tmp_path) as (tcp, unix):
+        assert await unmet(unix, (), modes) == {}
+        assert await unmet(tcp, ("health.*", "order.*", "parallel.*"), modes) == {}
