@@ -6,7 +6,7 @@ from typing import Any
 
 from ext_proc.bootstrap.document import render
 from ext_proc.bootstrap.options import PROFILES, EnvoyOptions, Profile
-from ext_proc.bootstrap.versions import BODY_TWICE, BUILDS, GAPS, gaps, without
+from ext_proc.bootstrap.versions import BUILDS, GAPS, OLDEST, gaps, without
 
 _COLUMNS = ("version", "tested build", *(f"`{profile}`" for profile in PROFILES))
 
@@ -26,9 +26,8 @@ def versions() -> str:
     ]
     losses = [f"| `{gap.setting}` | {gap.since} | {gap.loss} |" for gap in GAPS]
     losses += [
-        f"| `retry_policy` of the routes, {harm.profile} | {'never' if harm.profile == 'duplex' else 'later'} "
-        f"| {harm.harm_of_retries} |"
-        for harm in _harms()
+        f"| `retry_policy` of the routes of {harmed.profile} | {_healed(harmed)} | {harmed.harm_of_retries} |"
+        for harmed in (EnvoyOptions(envoy_version=OLDEST), EnvoyOptions(profile="duplex"))
     ]
     return "\n".join(
         [
@@ -43,9 +42,11 @@ def versions() -> str:
     )
 
 
-def _harms() -> list[EnvoyOptions]:
-    options = [EnvoyOptions(profile="lean", envoy_version=version) for version in sorted(BODY_TWICE)]
-    return [*options, EnvoyOptions(profile="duplex")]
+def _healed(harmed: EnvoyOptions) -> str:
+    """Return the first version in which retries do the profile no harm."""
+    profile = harmed.profile
+    later = (name for name in BUILDS if not EnvoyOptions(profile=profile, envoy_version=name).harm_of_retries)
+    return next(later, "not yet")
 
 
 def _missed(version: str, profile: Profile, config: dict[str, Any]) -> str:
