@@ -28,6 +28,7 @@ from ext_proc.assembly import (
     scrape_token,
 )
 from ext_proc.background import repeat, run_beside
+from ext_proc.collecting import Collecting
 from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
@@ -49,6 +50,7 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.ops.room import Rooms
 from ext_proc.probing import Probing
 from ext_proc.readiness import Readiness
 from ext_proc.scraping import ScrapeNews
@@ -115,7 +117,7 @@ class Service:
         self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
-        self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
+        self._draining = Draining(core, config, self._keeper.write_eds, self._say)
         self._probing = Probing(
             config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics, self._tokens.keys
         )
@@ -145,7 +147,8 @@ class Service:
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
-            # Who finds its addresses taken may be a second one by mistake: it must not write the first one's file.
+            # Who finds its addresses taken may be a second one by mistake: it must not write the first one's files.
+            self._draining.memory.restore()
             self._keeper.configure(self._config)
             await stack.enter_async_context(self._watching.following(self._config))
             await self._keeper.names_known(NAMES_WITHIN_S)
@@ -157,7 +160,8 @@ class Service:
             else:
                 await self._readiness.begin()
             self._stack = stack.pop_all()
-        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address, **self._grpc.description)
+        told = {"admin": self.admin_address, "orders_file": self._draining.memory.path, **self._grpc.description}
+        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, **told)
         self._output.flush()
         return self
 
@@ -229,8 +233,8 @@ class Service:
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
         failed = self._observer.failed
-        # Overdue leases are given up, and what could not be written is tried again.
-        chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds)
+        # Overdue leases are given up, what could not be written is tried again, and memory is freed.
+        chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds, Collecting().tick)
         run_beside(
             stack,
             failed,
@@ -298,6 +302,7 @@ class Service:
             tasks=lambda: len(asyncio.all_tasks()),
             fills=lambda: fills(self._core, self._ring, self._metrics, self._tokens.source),
         )
+        rooms = Rooms(self._core.capacity.caps, lambda: self._core.admission.fills)
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
             decisions=self._ring,
@@ -307,7 +312,8 @@ class Service:
             explain=self._explain,
             state=self._state,
             local=self._config.admin.pages == "loopback",
-            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
+            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance, rooms),
+            rooms=rooms,
         ).app()
 
     async def _explain(self, asked: Asked) -> dict[str, Any]:
@@ -337,6 +343,7 @@ class Service:
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),
+            "orders": self._draining.memory.is_degraded,
             "probes": self._probing.is_degraded(time.monotonic()),
         }
 

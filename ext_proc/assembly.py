@@ -71,6 +71,7 @@ class Core(msgspec.Struct, frozen=True):
         self.lifecycle.follow(change)
         memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
         follow(change, ledger=self.ledger, index=self.index, memories=memories, greeters=(self.health,))
+        self.lifecycle.welcome(change)
 
 
 def build_core(
@@ -197,6 +198,7 @@ def exchange_policy(
         tokens=tokens,
         admission=admission,
         extension=admitting.extension(config),
+        named=config.envoy.named_in_duplex,
         names=names_of(
             config.tenants.header,
             config.tenants.priority_header,
@@ -225,6 +227,7 @@ def endpoint_status(
         health_left=None if health.until is None else max(health.until - now, 0.0),
         in_flight=load.in_flight,
         tokens_in_flight=load.tokens,
+        caps=core.capacity.caps(endpoint.slot),
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
         index_tokens=core.index.capacity(endpoint.slot),

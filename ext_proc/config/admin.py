@@ -19,12 +19,16 @@ class AdminConfig(Section, frozen=True, kw_only=True):
         token_env: Name of an environment variable that holds the bearer token for what changes state: drain, undrain
             and cordon. Without a token these are refused.
         token_file: The same as a file, read at each use; in place of `token_env`.
+        orders_file: Path of the file in which cordons and drains outlive a restart; its directory must be writable, and
+            each kvpicker needs one of its own. Unset takes one beside `envoy.endpoints_file`; if that is unset as well,
+            a restart forgets them.
     """
 
     listen: str = "127.0.0.1:9090"
     pages: Literal["all", "loopback"] = "all"
     token_env: str | None = None
     token_file: str | None = None
+    orders_file: str | None = None
 
     def problem(self) -> tuple[str, str] | None:
         """Return a field and what is wrong with it; None if all is well."""

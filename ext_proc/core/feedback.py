@@ -11,7 +11,7 @@ from ext_proc.core.attempts import NO_ATTEMPTS, Attempt, Blame
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
-from ext_proc.core.model import GENERATING, Ending, Endpoint, IndexMode, Outcome
+from ext_proc.core.model import GENERATING, ILLNESS, Ending, Endpoint, IndexMode, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.patience import Patience
 from ext_proc.core.picker import EndpointPicker
@@ -65,9 +65,12 @@ class Feedback:
         """Tell whether another kvpicker of the same Envoy made a decision."""
         return not decision_id.startswith(f"{self._picker.instance}-")
 
-    def renew(self, decision_id: str, now: float) -> bool:
-        """Note that Envoy still runs a request; False if its decision is unknown."""
-        return self._ledger.renew(decision_id, now)
+    def renew(self, decision_id: str, now: float, served: str | None = None) -> bool:
+        """Note that Envoy still runs a request, at `served` where that is known; False if its decision is unknown."""
+        if not self._ledger.renew(decision_id, now):
+            return False
+        self._follow(self._ledger.get(decision_id), served, now)
+        return True
 
     def hold(self, decision_id: str, *, held: bool = True) -> None:
         """Note that the stream on which the answer will pass is open, or that it is not any more."""
@@ -91,11 +94,14 @@ class Feedback:
             now: monotonic seconds.
             succeeds: whether the answer is a good one, as far as is known.
         """
-        endpoint = self._find(served)
-        lease = None if endpoint is None else self._ledger.move(decision_id, served, endpoint.slot, now)
-        if lease is None or endpoint is None or not succeeds or not lease.learnt.chain:
+        lease = self._ledger.get(decision_id)
+        if lease is None or served == lease.address == lease.decision.chosen.address:
             return
-        learnt, chosen = lease.learnt, lease.decision.chosen
+        self._follow(lease, served, now)
+        endpoint, learnt, chosen = self._find(served), lease.learnt, lease.decision.chosen
+        if endpoint is None or not succeeds or lease.relearnt or served == chosen.address or not learnt.chain:
+            return
+        lease.relearnt = True
         if self._is_current(chosen):
             self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
         self._index.learn(endpoint.slot, learnt.chain)
@@ -139,7 +145,16 @@ class Feedback:
 
     def failed(self, attempt: Attempt, now: float) -> None:
         """Note an attempt that failed, though its request may go on elsewhere for long."""
+        lease = self._ledger.find(attempt.request_id) if attempt.request_id and not attempt.noted else None
         self._blame.note(attempt, now)
+        if lease is None or not attempt.noted:
+            return
+        if attempt.address not in lease.blamed:
+            lease.blamed = (*lease.blamed, attempt.address)
+        if attempt.is_void and attempt.address == lease.address:
+            addresses = [endpoint.address for endpoint in lease.decision.endpoints]
+            place = addresses.index(attempt.address) + 1 if attempt.address in addresses else len(addresses)
+            self._follow(lease, addresses[place] if place < len(addresses) else None, now)
 
     def settle(self, outcome: Outcome, now: float, attempts: Sequence[Attempt] = NO_ATTEMPTS) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already.
@@ -157,7 +172,9 @@ class Feedback:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
         decision, served = lease.decision, self._served(lease, outcome)
         generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
-        blamed = (outcome.attempts > 1 or attempts) and self._blame.settle(decision, outcome, served, attempts, now)
+        blamed = (outcome.attempts > 1 or attempts or lease.blamed) and self._blame.settle(
+            decision, outcome, served, attempts, now, lease.blamed
+        )
         current = served if served is not None and self._is_current(served) else None
         if current is not None and not blamed:
             self._note_conduct(current, lease, outcome, generated, now)
@@ -179,8 +196,11 @@ class Feedback:
     def settle_stream(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome that the decision's own stream showed; an access log may tell of it again."""
         self._ledger.hold(outcome.decision_id, held=False)
-        if not self.settle(outcome, now):
+        lease = self._ledger.get(outcome.decision_id)
+        if lease is None or not self.settle(outcome, now):
             return False
+        if outcome.attempts > 1 or outcome.ending in ILLNESS:
+            self._blame.told(lease.decision, outcome, lease.blamed)
         self.streams.note(outcome.decision_id)
         return True
 
@@ -203,6 +223,14 @@ class Feedback:
             self._observer.finished(lease.decision, lost)
         self._freed(now)
         return len(overdue)
+
+    def _follow(self, lease: Lease | None, served: str | None, now: float) -> None:
+        """Count a request where it runs, if a retry took it elsewhere."""
+        if lease is None or served is None or served == lease.address:
+            return
+        endpoint = self._find(served)
+        if endpoint is not None:
+            self._ledger.move(lease.decision.id, served, endpoint.slot, now)
 
     def _freed(self, now: float) -> None:
         """Let whoever waits for a place try; last, so that all that was learnt counts."""

@@ -59,6 +59,8 @@ class Lease(msgspec.Struct, gc=False):
         served: address of the endpoint whose token that was.
         held: True while the stream is open on which the answer passes; the request is known to run then.
         moved_to: address of the endpoint where it is booked in place of the chosen one; empty as nearly always.
+        blamed: addresses of endpoints that were blamed for an attempt of it.
+        relearnt: whether the index was told that its prefix went elsewhere.
     """
 
     decision: Decision
@@ -73,6 +75,13 @@ class Lease(msgspec.Struct, gc=False):
     served: str | None = None
     held: bool = False
     moved_to: str = ""
+    blamed: tuple[str, ...] = ()
+    relearnt: bool = False
+
+    @property
+    def address(self) -> str:
+        """Where it runs."""
+        return self.moved_to or self.decision.chosen.address
 
 
 class Ledger:
@@ -184,13 +193,13 @@ class Ledger:
         return lease, lease.load.answer(lease.place, lease.prefill.work, decision.decided_at, now)
 
     def move(self, decision_id: str, address: str, slot: int, now: float) -> Lease | None:
-        """Book a request at the endpoint that answers it in place of the chosen one, once.
+        """Book a request at another endpoint than before, since it runs there.
 
         Returns:
             The lease that was moved; None if it is unknown, or where it belongs already.
         """
         lease = self._leases.get(decision_id)
-        if lease is None or lease.moved_to or lease.decision.chosen.address == address:
+        if lease is None or lease.address == address:
             return None
         lease.moved_to = address
         if lease.counted:
@@ -211,6 +220,10 @@ class Ledger:
         """Note that a request still runs; False if its lease is unknown."""
         self._renewed = True
         return self.touch(decision_id, now)
+
+    def get(self, decision_id: str) -> Lease | None:
+        """Return the lease of a decision."""
+        return self._leases.get(decision_id)
 
     def hold(self, decision_id: str, *, held: bool) -> None:
         """Note whether the stream is open on which the answer passes; an unknown decision has none."""

@@ -58,6 +58,22 @@ class Mark(msgspec.Struct, eq=False):
         return self.load.in_flight
 
 
+class Order(msgspec.Struct, frozen=True):
+    """An operator's word on an endpoint as it outlives a process.
+
+    Attributes:
+        address: of the endpoint.
+        pool: that it belongs to.
+        stage: cordoned, draining or drained.
+        deadline: when its drain is over at the latest, monotonic seconds; None while it is not draining.
+    """
+
+    address: str
+    pool: str
+    stage: Stage
+    deadline: float | None = None
+
+
 class Lifecycle:
     """The stage of every endpoint, by slot; a gate for those that may be chosen.
 
@@ -73,6 +89,8 @@ class Lifecycle:
         self._gone: dict[int, Mark] = {}
         self._unready: set[int] = set()
         self._rows: dict[int, tuple[Candidates, Candidates]] = {}
+        self._kept: dict[tuple[str, str], Order] = {}
+        self._kept_until = 0.0
 
     def admit(
         self,
@@ -173,8 +191,37 @@ class Lifecycle:
         if change:
             self._rows.clear()
 
+    def restore(self, orders: Iterable[Order], until: float) -> None:
+        """Have orders of an earlier process hold once their endpoints are listed, up to a moment in monotonic seconds.
+
+        Like what an earlier process saw removed, an endpoint that is not listed by then starts afresh.
+        """
+        self._kept = {(order.pool, order.address): order for order in orders}
+        self._kept_until = until
+
+    def welcome(self, change: Change) -> None:
+        """Have the kept orders hold for endpoints that came, once there are loads for them."""
+        if not self._kept:
+            return
+        for endpoint in change.added:
+            order = self._kept.pop((endpoint.pool, endpoint.address), None)
+            if order is not None:
+                mark = self._marked(endpoint)
+                mark.stage, mark.deadline = order.stage, order.deadline
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """What a successor of this process has to know: the orders that hold, and those still kept."""
+        if not self._marks and not self._kept:
+            return ()
+        marks = self._marks.values()
+        given = (Order(mark.endpoint.address, mark.endpoint.pool, mark.stage, mark.deadline) for mark in marks)
+        return (*self._kept.values(), *given)
+
     def advance(self, now: float) -> list[Mark]:
         """End the drains that are over, and return them."""
+        if self._kept and now >= self._kept_until:
+            self._kept.clear()
         if not self._marks and not self._gone:
             return []
         over = [mark for mark in (*self._marks.values(), *self._gone.values()) if _is_over(mark, now)]

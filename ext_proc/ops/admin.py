@@ -14,6 +14,7 @@ from ext_proc.core.errors import ConfigError
 from ext_proc.core.rehearsal import Asked
 from ext_proc.ops import admin_endpoints
 from ext_proc.ops.decisions import CAPACITY
+from ext_proc.ops.room import NO_ROOMS, Rooms, held
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ class Admin:
         explain: tells what would become of a request, for `/debug/explain`.
         state: the state of the decision with at most so many blocks of the index, for `/debug/state`.
         pages: the pages of endpoints; None leaves them out.
+        rooms: how full what has bounds is.
         local: True to show what is neither metrics nor health to callers on this host only.
     """
 
@@ -74,6 +76,7 @@ class Admin:
         explain: Callable[[Asked], Awaitable[Any]],
         state: Callable[[int], Any],
         pages: EndpointPages | None = None,
+        rooms: Rooms = NO_ROOMS,
         local: bool = False,
     ) -> None:
         self._registry = registry
@@ -84,6 +87,7 @@ class Admin:
         self._explain = explain
         self._state = state
         self._pages = pages
+        self._rooms = rooms
         self._local = local
 
     def app(self) -> web.Application:
@@ -128,8 +132,9 @@ class Admin:
         return web.Response(status=503, text=f"not ready: {reason}\n")
 
     async def debug_endpoints(self, _request: web.Request) -> web.Response:
-        """Show every endpoint with its load and state."""
-        return _page({"endpoints": [_endpoint(status) for status in self._endpoints()]})
+        """Show every endpoint with its load and state, and who waits for a place."""
+        endpoints = [_endpoint(status) for status in self._endpoints()]
+        return _page({"endpoints": endpoints, "queues": self._rooms.queues()})
 
     async def debug_decisions(self, request: web.Request) -> web.Response:
         """Explain the latest decisions: `?limit=` of them, or that of one `?request_id=`."""
@@ -240,6 +245,7 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "health": _health(status),
         "in_flight": status.in_flight,
         "tokens_in_flight": status.tokens_in_flight,
+        "caps": held(status.caps, status.in_flight, status.tokens_in_flight),
         "queue_ms": round(status.queue * 1e3, 3),
         "index_blocks": status.index_blocks,
         "index_tokens": status.index_tokens,

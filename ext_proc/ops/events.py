@@ -21,6 +21,7 @@ class Event(enum.Enum):
     STRATEGY_FAILED = ("strategy_failed", "error", "A strategy failed and was replaced for one request.")
     HEALTH_CHANGED = ("health_changed", "warning", "An endpoint changed its state of health.")
     LIFECYCLE_CHANGED = ("lifecycle_changed", "info", "An endpoint was cordoned, drained or let back in.")
+    ORDERS_RESTORED = ("orders_restored", "info", "Cordons and drains that were ordered before a restart hold again.")
     CONFIG_APPLIED = ("config_applied", "info", "A configuration took effect.")
     CONFIG_REJECTED = ("config_rejected", "error", "A changed configuration is unusable; the last good one stays.")
     ENDPOINTS_CHANGED = ("endpoints_changed", "info", "Endpoints were added to a pool or removed from it.")

@@ -92,7 +92,8 @@ class AccessLogSession:
             return self._keep(entry) if kind == _ATTEMPT else self._undecided(entry, now)
         self._feedback.log_tells(identity, now)
         if kind == _PERIODIC:
-            return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
+            is_known = self._feedback.renew(identity, now, _served(common))
+            return "renewed" if is_known else self._stranger(identity)
         if kind not in _END_TYPES:
             return "ignored"
         attempts = self._attempts.pop(_name(entry), NO_ATTEMPTS) if self._attempts else NO_ATTEMPTS
@@ -106,9 +107,9 @@ class AccessLogSession:
         address = _served(entry.common_properties)
         if address is None:
             return "ignored"
-        seconds = _seconds(entry.common_properties.duration)
-        attempt = Attempt(address, _ending(entry, entry.response.response_code.value), seconds)
-        tried = self._attempts.setdefault(_name(entry), [])
+        seconds, name = _seconds(entry.common_properties.duration), _name(entry)
+        attempt = Attempt(address, _ending(entry, entry.response.response_code.value), seconds, request_id=name)
+        tried = self._attempts.setdefault(name, [])
         if len(tried) < _MAX_TRIED:  # clients may give many requests one name
             tried.append(attempt)
         self._fresh.append(attempt)
@@ -143,8 +144,8 @@ def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
     status = response.response_code.value
     words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
     ending = _ending(entry, status)
-    if ending is Ending.OK and "failed" in words:
-        ending = Ending.STREAM_ERROR
+    if ending is Ending.OK and ("failed" in words or "cut" in words):
+        ending = Ending.STREAM_ERROR if "failed" in words else Ending.CUT
     return Outcome(
         decision_id=identity,
         ending=ending,

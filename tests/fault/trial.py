@@ -34,6 +34,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: what the table calls it.
         begin: makes it happen.
+        prepare: what has to be in place before the load.
         end: makes it right again.
         lasts: seconds in between.
         after: seconds of traffic afterwards, at least.
@@ -51,6 +52,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     begin: Step
     end: Step = nothing
+    prepare: Step = nothing
     lasts: float = 4.0
     after: float = 2.0
     plan: Plan = Plan()
@@ -198,6 +200,7 @@ def _seconds(value: float | None) -> str:
 async def run_fault(fault: Fault) -> Row:
     """Run a fault on a stand of its own."""
     async with running_stand(fault.plan) as stand:
+        await fault.prepare(stand)
         return await Trial(fault, stand).run(fault.lasts)
 
 

@@ -395,6 +395,24 @@ async def test_endpoints_are_listed_as_table_and_json(running: Running, capfd: p
     assert await running.command("undrain", A) == 0
 
 
+async def test_endpoints_are_shown_with_what_they_may_hold(running: Running, capfd: pytest.CaptureFixture[str]) -> None:
+    """Requests and tokens beside their caps, on the debug page with the queue, and in the table."""
+    text = running.config.read_text() + "    caps: {requests: 4, tokens: 20_000}\n"
+    running.config.write_text(text)
+    running.service._reload(load(running.config))
+    running.pick(A)
+    _, page = await running.call("/debug/endpoints", method="GET")
+    caps = {row["address"]: row["caps"] for row in page["endpoints"]}
+    assert caps[A]["requests"] == {"used": 1, "limit": 4, "share": 0.25}
+    assert 0 < caps[A]["tokens"]["used"] < caps[A]["tokens"]["limit"] == 20_000
+    assert caps[B]["requests"]["used"] == 0
+    assert (page["queues"]["main"]["requests"], page["queues"]["main"]["max_requests"]) == (0, 1000)
+    assert await running.command("endpoints") == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].split()[:7] == ["endpoint", "pool", "health", "lifecycle", "running", "tokens", "waiting"]
+    assert shown[1].split()[4:10] == ["1", "/", "4", f"{caps[A]['tokens']['used']:,}", "/", "20,000"]
+
+
 async def test_a_drain_is_told_to_every_kvpicker(running: Running, tmp_path_factory: pytest.TempPathFactory) -> None:
     """With two of them behind one Envoy the endpoint leaves both, and the worse result counts."""
     other = Running(tmp_path_factory.mktemp("other"))

@@ -101,3 +101,14 @@ def test_tokens_count_where_a_cap_is_on_tokens() -> None:
         candidates: tuple[Endpoint, ...] = fleet.endpoints
         made.admit(candidates, request(), fleet.now, fleet.generator)
         assert made.counts_tokens(slots) is counts
+
+
+def test_the_caps_that_hold_can_be_asked_for() -> None:
+    """An endpoint's own over those of its pool, as they are now; an unknown slot has none."""
+    fleet = Fleet(1, caps=Caps(requests=3))
+    made = gate(fleet, p=Caps(requests=1, tokens=100_000))
+    slot = fleet.endpoints[0].slot
+    assert made.caps(slot) == Caps(3, 100_000)
+    assert made.caps(slot + 1) == NO_CAPS
+    made.configure({"p": Caps(tokens=5)})
+    assert made.caps(slot) == Caps(3, 5)

@@ -110,6 +110,7 @@ BEGUN = {key: ANSWERED[key] for key in ("time_to_first_upstream_tx_byte", "time_
         ({**ANSWERED, "code": 429}, Ending.OVERLOADED),
         ({**ANSWERED, "code": 307}, Ending.OK),
         ({**ANSWERED, "usage": {"words": "failed=1"}}, Ending.STREAM_ERROR),
+        ({**ANSWERED, "usage": {"words": "prompt=3 cut=1"}}, Ending.CUT),
         ({"code": 503, **flags(upstream_connection_failure=True)}, Ending.CONNECT_FAILURE),
         ({"code": 503, **flags(upstream_connection_termination=True)}, Ending.RESET),
         ({**BEGUN, **flags(upstream_protocol_error=True)}, Ending.CUT),
@@ -286,6 +287,15 @@ def test_a_failed_attempt_counts_before_its_request_ends(log: Log) -> None:
     assert len(log.picking.notes.all("health_changed")) == changes
     assert core.health.state(second.slot) == "ready"
     assert log.results == ["attempt", "settled"]
+
+
+def test_a_running_request_counts_where_envoy_says_that_it_runs(log: Log) -> None:
+    """A report on a running request names the endpoint of its present attempt."""
+    first, second = log.decision.endpoints[:2]
+    load = log.picking.core.ledger.load
+    log.take(entry(log.decision.id, kind=AccessLogType.DownstreamPeriodic, **at(second.address)))
+    assert log.results == ["renewed"]
+    assert (load(first.slot).in_flight, load(second.slot).in_flight) == (0, 1)
 
 
 def test_attempts_of_strangers_are_bounded(log: Log) -> None:

@@ -281,3 +281,18 @@ async def test_who_waits_for_a_first_endpoint_that_is_listed_before_it_listens_i
         core.admission.dispatch(picking.now)
         assert len(core.admission) == waiting
     assert parsed(await second(reply)).HasField("dynamic_metadata")
+
+
+async def test_the_model_of_the_gateway_is_in_the_body_after_a_wait_too() -> None:
+    """The body that is to go on is kept meanwhile, and counts against the bytes that may wait."""
+    picking = Picking(CONFIG + "gateway: {model_rewrite: true}\n")
+    other = CHAT.replace(b"acme/chat-8b", b"alias")
+    rewrite = ("x-gateway-model-name-rewrite", "acme/chat-8b")
+    opened(picking)
+    before = picking.core.admission.fills["main"].bytes
+    _, reply = opened(picking, rewrite, body=other)
+    assert picking.core.admission.fills["main"].bytes - before > len(CHAT)
+    answer = asyncio.create_task(second(reply))
+    await asyncio.sleep(0)
+    settle(picking)
+    assert parsed(await answer).request_body.response.body_mutation.body == CHAT
