@@ -135,10 +135,12 @@ class Admission:
         turn.pool = wanted[0].pool if wanted else self._cold_pool(turn.request) or ""
         turn.cost = self._gate.claim(turn.request)
         turn.size = len(turn.request.prompt) + turn.held + _OVERHEAD
-        turn.cold = self._is_cold(wanted, turn.priority) if cold is None else cold
         if self._closed:
             return ShuttingDown(_ENDING)
         room = self._room(turn.pool)
+        if cold is None:
+            cold = room.limits.from_zero > 0 and self._is_cold(wanted, turn.priority)
+        turn.cold = cold
         content = _content(turn)
         room.promises.expire(now)
         promise = room.promises.find(content)
