@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 WORKERS ?= 2
 ENGINES ?= .engines
 
-.PHONY: run test install check unit bench conformance test-engines faults soak protos goldens reference clean
+.PHONY: run test install check unit bench conformance test-engines faults soak test-image test-schemas protos goldens reference clean
 
 run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
 	$(BIN)/kvpicker up
@@ -44,11 +44,19 @@ SOAK_MINUTES ?= 20
 soak: install  ## 100 endpoints that come and go under mixed load; fails if anything grows
 	$(BIN)/python -m tests.fault.soak --minutes $(SOAK_MINUTES)
 
+test-image: install  ## What the image's build installs, in a fresh environment, without a container engine
+	$(BIN)/python -m tests.image
+
+SCHEMAS ?= .schemas
+test-schemas:  ## Objects of Gateway API and Istio against their whole schemas; needs npm
+	npm install --silent --no-save --prefix $(SCHEMAS) @kubernetes-models/gateway-api @kubernetes-models/istio js-yaml
+	node tests/schemas/check.mjs $(SCHEMAS) deploy/kustomize/overlays/*/gateway.yaml
+
 protos: install  ## Generate ext_proc/wire/_pb from protos/
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/ext_proc/wire/_pb/*.proto
 
-goldens: install  ## Render envoy/*.yaml again
-	for golden in envoy/*.yaml; do $(BIN)/$$(sed -n '1s/^# Rendered by: //p' $$golden) --output $$golden; done
+goldens: install  ## Render the configurations of Envoys and the objects of gateways again
+	for golden in $$(grep -rl '^# Rendered by: ' envoy deploy/kustomize); do $(BIN)/$$(sed -n '1s/^# Rendered by: //p' $$golden) --output $$golden; done
 
 reference: install  ## Rewrite the generated tables of the documentation
 	$(BIN)/python -m ext_proc.reference

@@ -176,10 +176,14 @@ class Service:
         self._output.flush()
 
     def stop_on_signals(self) -> None:
-        """Let SIGTERM and SIGINT end `run`; before the start, so that no moment is without a handler."""
+        """Let signals end `run` in good order; before the start, so that no moment is without a handler.
+
+        SIGHUP too, which would cut everything off; not under nohup.
+        """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._stopping.set)
 
     async def run(self) -> None:
         """Serve until told to stop; then go on serving while the data plane notices and answers pass, and return.
@@ -249,6 +253,7 @@ class Service:
             run_beside(stack, failed, watcher.run)
 
     def _tick(self) -> None:
+        self._core.capacity.is_suspended = self._log_is_silent(time.monotonic())
         self._probing.tick(time.monotonic())
 
     def _expire(self) -> None:
@@ -323,12 +328,14 @@ class Service:
         config = msgspec.to_builtins(self._config)
         return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
 
-    def _degraded(self) -> dict[str, bool]:
+    def _log_is_silent(self, now: float) -> bool:
         waiting = self._core.ledger.waiting_since
-        heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
+        silence = ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s
+        return waiting is not None and now - max(self._heard_at, waiting) > silence
+
+    def _degraded(self) -> dict[str, bool]:
         return {
-            "access_log": waiting is not None
-            and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
+            "access_log": self._log_is_silent(time.monotonic()),
             "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,

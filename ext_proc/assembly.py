@@ -201,6 +201,7 @@ def exchange_policy(
         tokens=tokens,
         admission=admission,
         extension=admitting.extension(config),
+        named=config.envoy.named_in_duplex,
         names=names_of(
             config.tenants.header,
             config.tenants.priority_header,

@@ -124,11 +124,11 @@ def _schema(_arguments: argparse.Namespace) -> int:
 
 
 def _add_envoy_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from ext_proc import bootstrap  # noqa: PLC0415
+    from ext_proc import manifests  # noqa: PLC0415
 
-    command = commands.add_parser("envoy-config", help="render the Envoy configuration of a profile")
-    bootstrap.add_arguments(command)
-    command.set_defaults(run=bootstrap.run)
+    command = commands.add_parser("envoy-config", help="render configurations of Envoys and gateways")
+    manifests.add_arguments(command)
+    command.set_defaults(run=manifests.run)
 
 
 def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -12,6 +12,7 @@ from ext_proc import cli, config
 from ext_proc.analyze import reference as analysis
 from ext_proc.conformance import reference as conformance
 from ext_proc.core.strategies import GROUP
+from ext_proc.epp import reference as endpoint_picker
 from ext_proc.ops import reference as operations
 
 _MARKED = re.compile(r"(<!-- (?P<name>[a-z]+): generated -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -47,6 +48,7 @@ def tables() -> dict[str, str]:
         "analysis": analysis.reference(),
         "conformance": conformance.reference(),
         "operations": operations.reference(),
+        **endpoint_picker.tables(),
     }
 
 
@@ -58,7 +60,7 @@ def filled(text: str) -> str:
 
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
-    pages = ("reference.md", "strategies.md", "conformance.md")
+    pages = ("conformance.md", "endpoint-picker.md", "reference.md", "strategies.md")
     return [root / "README.md", *(root / "deploy" / page for page in pages)]
 
 

@@ -60,7 +60,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--endpoints-file", default=_DEFAULTS.endpoints_file, help="EDS file that kvpicker writes [%(default)s]"
     )
     parser.add_argument(
-        "--endpoint", action="append", metavar="ADDRESS", help="a fixed engine in place of the EDS file; repeat it"
+        "--endpoint",
+        action="append",
+        metavar="ADDRESS",
+        help="an engine, or a name of engines, in place of the EDS file; repeat it",
     )
     parser.add_argument(
         "--failure-mode",

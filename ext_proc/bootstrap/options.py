@@ -32,14 +32,15 @@ _LABELS = (("tenant_header", "tenant"), ("priority_header", "priority"))
 class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The choices of one Envoy; the defaults are the golden configuration. Durations are in seconds, sizes in bytes.
 
-    Addresses are `ip:port` (IPv6 in brackets) or `unix:/path`; only `processors` may also be `name:port`.
+    Addresses are `ip:port` (IPv6 in brackets) or `unix:/path`; `processors` and `endpoints` may also be `name:port`.
 
     Attributes:
         listen: where clients connect.
         admin: Envoy's admin interface; None switches it off. Port 0 takes a free one.
         processors: the kvpicker processes; Envoy shares exchanges among them and logs every request to each.
         endpoints_file: the EDS file that kvpicker writes; it must exist when Envoy starts.
-        endpoints: engines fixed for Envoy's life, in place of `endpoints_file`.
+        endpoints: engines fixed for Envoy's life, in place of `endpoints_file`; or names, such as that of a headless
+            Service, all of whose addresses are engines and are looked up again every few seconds.
         failure_mode: what becomes of requests while no processor answers: `open` lets Envoy's own policy choose
             among the default pool, `closed` refuses them with 503.
         first_token: True to show the processor each streamed answer until its first piece, which tells when the

@@ -14,6 +14,8 @@ HeaderName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,100}$")]
 Priority = Annotated[int, Meta(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY)]
 WaitSeconds = Annotated[float, Meta(ge=0, le=3_600)]
 
+CREDENTIAL_HEADERS = frozenset({"api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"})
+
 MARGIN_S = 1.0
 """Seconds that Envoy is asked to be patient beyond the longest wait, so that a late answer is not too late."""
 
@@ -23,6 +25,9 @@ SHARE_OF_TIMEOUT = 0.8
 
 class CapsConfig(Section, frozen=True, kw_only=True):
     """What an endpoint may hold at most. Beyond that requests wait here, where they can still go anywhere.
+
+    Caps need to hear of the ends of requests, from Envoy's access log or from answers that pass in full duplex. While
+    nothing is heard (`kvpicker_degraded{reason="access_log"}` is 1) they do not hold.
 
     Attributes:
         requests: Requests in flight. Unset is no cap. A little more than the engine runs at once (vLLM:
@@ -83,6 +88,13 @@ class TenantsConfig(Section, frozen=True, kw_only=True):
     header: HeaderName | None = None
     priority_header: HeaderName | None = None
     priorities: dict[Annotated[str, Meta(min_length=1, max_length=100)], Priority] = field(default_factory=dict)
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return a field and what is wrong with it; None if all is well."""
+        for name in ("header", "priority_header"):
+            if getattr(self, name) in CREDENTIAL_HEADERS:
+                return name, "it holds credentials, which are no names; let the gateway set one, such as a hash of them"
+        return None
 
 
 def longest_wait(message_timeout: float, max_message_timeout: float) -> float:

@@ -101,7 +101,8 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         kv_events: Where the engines tell what their caches hold. Unset listens to none.
         api_key_env: Name of an environment variable that holds the engines' API key, sent as a bearer token with what
             kvpicker itself asks them: `/v1/models`, `/tokenize`, probes. Requests of clients carry their own.
-        caps: What each endpoint may hold at most. None by default.
+        caps: What each endpoint may hold at most, as long as ends of requests are heard of, by Envoy's access log or in
+            full duplex. None by default.
         queue: How requests wait when all endpoints are at their caps.
     """
 

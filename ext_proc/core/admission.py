@@ -260,7 +260,7 @@ class Admission:
 
     def _make_place(self, room: Room, turn: Turn, now: float) -> bool:
         """Find a place for a request in the room of its pool; False if nobody there has less of a claim to one."""
-        if turn.size > room.limits.bytes:
+        if not room.could_hold(turn):
             return False
         while not room.has_place(turn.size):
             other = room.giving_way(turn)

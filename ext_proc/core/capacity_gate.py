@@ -23,6 +23,11 @@ class CapacityGate:
         registry: the endpoints, with caps of their own.
         ledger: work in flight.
         expectations: how long answers will be.
+
+    Attributes:
+        name: of the gate.
+        is_suspended: True while ends of requests are not heard of. What is in flight then only grows, and nobody would
+            find a place: engines queue by themselves, which is better than no answer.
     """
 
     name = CAPACITY
@@ -34,6 +39,7 @@ class CapacityGate:
         self._pools: Mapping[str, Caps] = {}
         self._seen: Snapshot | None = None
         self._caps: dict[int, Caps] = {}
+        self.is_suspended = False
 
     def configure(self, pools: Mapping[str, Caps]) -> None:
         """Set the caps of endpoints that have none of their own, by pool."""
@@ -50,7 +56,7 @@ class CapacityGate:
         """Return the endpoints with room for the request."""
         if self._registry.snapshot is not self._seen:
             self._read()
-        if not self._caps or request.operation in NEARLY_FREE:
+        if not self._caps or self.is_suspended or request.operation in NEARLY_FREE:
             return candidates
         claim = self.claim(request)
         left = [endpoint for endpoint in candidates if self._has_room(endpoint.slot, claim)]

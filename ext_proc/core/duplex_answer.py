@@ -38,13 +38,15 @@ class DuplexAnswer:
         decision: what was decided.
         began: when the request came, monotonic seconds.
         shown: True if the answer will come on this stream for certain.
+        named: how many of the decision's endpoints Envoy was told, at most.
     """
 
-    def __init__(self, feedback: Feedback, decision: Decision, began: float, *, shown: bool) -> None:
+    def __init__(self, feedback: Feedback, decision: Decision, began: float, *, shown: bool, named: int = 1) -> None:
         self._feedback = feedback
         self._decision = decision
         self._began = began
         self._shown = shown
+        self._named = named
         self._headers: ResponseHeaders | None = None
         self._first_byte: float | None = None
         self._served: str | None = None
@@ -135,7 +137,7 @@ class DuplexAnswer:
             ending=ending,
             status=headers.status if headers is not None else 0,
             served=None if ending is Ending.LOCAL else served,
-            attempts=_attempts(decision, served),
+            attempts=_attempts(decision, served, self._named),
             duration=now - self._began,
             first_byte=self._first_byte,
             usage=Usage() if scan is None else scan.usage,
@@ -168,9 +170,9 @@ class DuplexAnswer:
                 return
 
 
-def _attempts(decision: Decision, served: str | None) -> int:
-    """Infer how many endpoints Envoy tried: it goes through the list in order, and then chooses by itself."""
+def _attempts(decision: Decision, served: str | None, named: int) -> int:
+    """Infer how many endpoints Envoy tried: it goes through the list it got in order, and then chooses by itself."""
     if served is None or served == decision.chosen.address:
         return 1
-    addresses = [endpoint.address for endpoint in decision.endpoints]
+    addresses = [endpoint.address for endpoint in decision.endpoints[:named]]
     return addresses.index(served) + 1 if served in addresses else 2

@@ -37,10 +37,11 @@ from ext_proc.core.generator import Generator
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
-from ext_proc.core.prompts import Route, classify, parse, parse_head
+from ext_proc.core.prompts import Route, classify
 from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
+from ext_proc.core.understanding import by_body, by_headers
 from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
@@ -98,6 +99,7 @@ class Exchange:
         "_picker",
         "_policy",
         "_request",
+        "_rewritten",
         "_route",
         "_turn",
         "state",
@@ -125,6 +127,7 @@ class Exchange:
         self._request: InferenceRequest | None = None
         self._decision: Decision | None = None
         self._turn: Turn | None = None
+        self._rewritten: bytes | None = None
         self._arrived = False
         self._held = 0
 
@@ -199,7 +202,7 @@ class Exchange:
         self._route = route
         self._api = route.api
         if event.end_of_stream or event.upgrade or not route.wants_body:
-            return self._pick(Kind.REQUEST_HEADERS, self._wished(parse_head(route, event.head)))
+            return self._pick(Kind.REQUEST_HEADERS, by_headers(route, event))
         if event.request_mode in _WHOLE_BODY_MODES:
             self.state = State.AWAIT_BODY
             return Continue(Kind.REQUEST_HEADERS, clean=event.spoofed)
@@ -210,11 +213,12 @@ class Exchange:
         policy, head = self._policy, self._head.head
         if self._head.anywhere:  # full duplex, where it is we who hold the body back
             self._held = len(event.body)
-        complete, limit = event.end_of_stream, policy.inspect_bytes
-        request = self._wished(parse(self._route, head, event.body, complete=complete, inspect_bytes=limit))
+        request, self._rewritten = by_body(self._route, self._head, event, policy.inspect_bytes, self._observer)
+        if self._rewritten is not None:
+            self._held += len(self._rewritten)
         if policy.tokens is None or request.unhashed is not None:
             return self._pick(Kind.REQUEST_BODY, request)
-        found = policy.tokens.find(request, head, event.body)
+        found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten)
         if found is None or isinstance(found, TokenPrompt):
             return self._pick(Kind.REQUEST_BODY, request, found)
         self._request = request
@@ -223,11 +227,7 @@ class Exchange:
 
     def _bodyless(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
-        return self._pick(event.kind, self._wished(parse_head(self._route, self._head.head)))
-
-    def _wished(self, request: InferenceRequest) -> InferenceRequest:
-        wishes = None if self._head is None else self._head.wishes
-        return request if wishes is None else wishes.applied(request)
+        return self._pick(event.kind, by_headers(self._route, self._head))
 
     def _pick(self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None = None) -> Action:
         head, admission = self._head, self._policy.admission
@@ -246,7 +246,10 @@ class Exchange:
     def _decided(self, kind: Kind, made: Decision, began: float) -> Action:
         self._decision = made
         self._observer.decided(made, self._clock() - began)
-        return self._told(self._finish(kind, made), made)
+        action = self._finish(kind, made)
+        if self._rewritten is not None:
+            action, self._rewritten = msgspec.structs.replace(action, body=self._rewritten), None
+        return self._told(action, made)
 
     def _rejected(self, request: InferenceRequest, made: Rejection) -> Action:
         self._observer.refused(request, made.refusal, made.filters)
@@ -298,7 +301,7 @@ class Exchange:
 
     def _pick_unread(self, route: Route, event: RequestHeaders) -> Action:
         """Pick by load alone: the answer to the headers is the last that can carry a pick in this mode."""
-        request = self._wished(parse_head(route, event.head))
+        request = by_headers(route, event)
         if request.model is None and not self._picker.picks_without_model():
             return self._pass("body_not_sent")
         return self._pick(Kind.REQUEST_HEADERS, request)

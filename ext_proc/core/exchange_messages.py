@@ -105,6 +105,7 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
         skip_body: True to ask for no body.
         shown: True to show the client the decision.
         explanation: what the client is told of the decision; empty if it does not ask or may not know.
+        body: what goes on in place of the body that came, or of what has come of it; None leaves it.
     """
 
     kind: Kind
@@ -114,6 +115,7 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
     skip_body: bool = False
     shown: bool = False
     explanation: str = ""
+    body: bytes | None = None
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

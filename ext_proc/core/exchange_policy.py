@@ -33,6 +33,7 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
         tokens: knows the exact tokens of requests; None where every pool goes by text.
         admission: lets requests wait whose endpoints are all at their caps; None lets none wait.
         extension: seconds that Envoy is asked to be patient, beyond the time a request may wait; 0 does not ask.
+        named: endpoints that a pick names on a stream in full duplex.
         names: which headers say whose a request is, and what is wished for it.
         priorities: what the names of priorities mean.
     """
@@ -46,6 +47,7 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
     tokens: TokenSource | None = None
     admission: Admission | None = None
     extension: float = 0.0
+    named: int = 1
     names: HeaderNames = NO_NAMES
     priorities: Mapping[str, int] = NO_PRIORITIES
 

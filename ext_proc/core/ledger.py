@@ -119,8 +119,11 @@ class Ledger:
 
     @property
     def waiting_since(self) -> float | None:
-        """When the lease that was not heard of for the longest was last heard of; None without leases."""
-        return next(iter(self._leases.values())).seen_at if self._leases else None
+        """When the lease that was not heard of for the longest was last heard of; None if there is none to hear of.
+
+        Those whose answer passes on an open stream are known to run, and need no report.
+        """
+        return next((lease.seen_at for lease in self._leases.values() if not lease.held), None)
 
     def add(self, slot: int) -> None:
         """Begin to count for a slot that a new endpoint got."""

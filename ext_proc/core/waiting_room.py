@@ -78,6 +78,7 @@ class Room:
         limits: its bounds.
         rows: by the generations of their endpoints; none is empty.
         waiting: counts who waits.
+        sizes: counts the bytes that they hold.
         bytes: that they hold.
         promises: who was told when to come back.
         pace: how fast places are given.
@@ -87,6 +88,7 @@ class Room:
         self.limits = limits
         self.rows: dict[tuple[int, ...], Row] = {}
         self.waiting = Tally()
+        self.sizes = Tally()
         self.bytes = 0
         self.promises = Promises(limits.promises)
         self.pace = Pace()
@@ -101,6 +103,11 @@ class Room:
         """Tell whether one more of `size` bytes may wait."""
         return len(self.waiting) < self.limits.requests and self.bytes + size <= self.limits.bytes
 
+    def could_hold(self, turn: Turn) -> bool:
+        """Tell whether a request might find a place at all; if not, others would give way in vain."""
+        _, never_give_way = self.sizes.before(turn.priority + 1)
+        return never_give_way + turn.size <= self.limits.bytes
+
     def enter(self, turn: Turn, generations: tuple[int, ...]) -> None:
         """Let one wait for the endpoints with these generations."""
         row = self.rows.get(generations)
@@ -108,6 +115,7 @@ class Room:
             row = self.rows[generations] = Row(self._pool, generations, self.limits.tenants)
         row.add(turn)
         self.waiting.add(turn.priority, turn.cost)
+        self.sizes.add(turn.priority, turn.size)
         self.bytes += turn.size
 
     def remove(self, turn: Turn, *, served: bool = False) -> None:
@@ -120,6 +128,7 @@ class Room:
         if not len(row):
             del self.rows[row.generations]
         self.waiting.remove(turn.priority, turn.cost)
+        self.sizes.remove(turn.priority, turn.size)
         self.bytes -= turn.size
 
     def giving_way(self, turn: Turn) -> Turn | None:

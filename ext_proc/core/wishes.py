@@ -11,12 +11,18 @@ import msgspec
 
 from ext_proc.core.model import InferenceRequest
 from ext_proc.core.names import LEGACY_NAMES, MODEL_REWRITE, TPOT_TARGET, TTFT_TARGET
+from ext_proc.core.prompts import with_model
 
 LONGEST_VALUE: Final = 256
 LONGEST_TARGET_MS: Final = 86_400_000.0
 """A day; what is longer is no target, and must not outgrow any clock."""
 
+_PLAIN: Final = ("", "identity")
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
+
+
+class UnwritableBodyError(Exception):
+    """The model in a body cannot be changed: it is compressed, or no JSON object."""
 
 
 class Wishes(msgspec.Struct, frozen=True, gc=False):
@@ -31,6 +37,24 @@ class Wishes(msgspec.Struct, frozen=True, gc=False):
     model: str = ""
     ttft: float | None = None
     tpot: float | None = None
+
+    def rewritten(self, model: str | None, encoding: str, body: bytes) -> bytes | None:
+        """Return the body with the model that is wished for; None if it is to go on as it is.
+
+        Args:
+            model: what the body names.
+            encoding: its Content-Encoding.
+            body: its bytes.
+
+        Raises:
+            UnwritableBodyError: it names another model, and cannot be changed.
+        """
+        if not self.model or self.model == model:
+            return None
+        made = with_model(body, self.model) if encoding in _PLAIN else None
+        if made is None:
+            raise UnwritableBodyError
+        return made
 
     def applied(self, request: InferenceRequest) -> InferenceRequest:
         """Add them to what was understood of the request."""

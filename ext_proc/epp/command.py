@@ -26,7 +26,7 @@ from ext_proc.epp.preset import (
     preset,
 )
 
-HELP: Final = "run the picker in the place of a gateway's own (Endpoint Picker protocol)"
+HELP: Final = "run the picker as a gateway's endpoint picker"
 
 GROUP: Final = "inference.networking.k8s.io"
 NO_FILE: Final = "kvpicker epp"

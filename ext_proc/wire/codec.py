@@ -241,6 +241,8 @@ class Encoder:
             return _bare(action.kind, action.clean, action.skip_body)
         answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
+        if action.body is not None:
+            answer = _rewriting(answer, action.kind, action.body)
         return answer + _METADATA_TAG + varint(len(metadata)) + metadata
 
     def destination(self, decision: Decision) -> str:
@@ -308,6 +310,18 @@ def _picked(kind: Kind, destination: str, rank: int | None, skip_body: bool) -> 
     endpoints = Struct()
     endpoints.update({LB_NAMESPACE: {DESTINATION: destination}})
     return response.SerializeToString(), endpoints.SerializeToString()
+
+
+def _rewriting(answer: bytes, kind: Kind, body: bytes) -> bytes:
+    """Add another body to an answer, and take away the length of the one that came: Envoy sends it in chunks then.
+
+    In answer to the headers, as in full duplex, the body follows in pieces.
+    """
+    response = ProcessingResponse.FromString(answer)
+    _mutation(response, kind).remove_headers.append("content-length")
+    if kind is Kind.REQUEST_BODY:
+        response.request_body.response.body_mutation.body = body
+    return response.SerializeToString()
 
 
 def _mutation(response: ProcessingResponse, kind: Kind) -> HeaderMutation:

@@ -51,6 +51,13 @@ class Answering:
         """Take a message."""
         if self._over and not self._has("goes-on-after-refusal"):
             return
+        if kind != "request_headers" and not self._names and self._has("begins-with-headers-only"):
+            await self._fail()
+        if kind == "request_headers" and self._names and self._has("dies-of-a-second-beginning"):
+            self._picker.dead = True
+            await self._fail()
+        if message.protocol_config is not None:
+            self._mode = int(message.protocol_config.request_body_mode)
         await getattr(self, f"_{kind}")(part, message)
 
     async def _write(self, *answers: ext_proc.ProcessingResponse) -> None:
@@ -89,8 +96,6 @@ class Answering:
         headers = part.headers.headers if part.headers is not None else []
         self._names = [(header.key, header.raw_value) for header in headers]
         self._values = dict(self._names)
-        if message.protocol_config is not None:
-            self._mode = int(message.protocol_config.request_body_mode)
         metadata = {} if message.metadata_context is None else message.metadata_context.filter_metadata
         found = metadata[SUBSET_NAMESPACE].to_dict() if SUBSET_NAMESPACE in metadata else {}
         self._hint = found.get(SUBSET)

@@ -21,7 +21,8 @@ _SPLIT_TEXT: Final = "é\\\\"
 def same(transcript: Transcript, kind: str, body: bytes) -> None:
     """Check that a body in full duplex goes on as it came, and ends once."""
     got, ends = transcript.body(kind), transcript.ends(kind)
-    demand(got == body, f"{len(body)} bytes came, {len(got)} went on{_where(got, body)}; {transcript.said}")
+    if got != body:
+        raise Failed(f"{len(body)} bytes came, {len(got)} went on{_where(got, body)}; {transcript.said}")
     pieces = len(transcript.pieces(kind))
     demand(ends in ([], [pieces - 1]), f"the end was said at pieces {ends} of {pieces}")
 

@@ -209,8 +209,10 @@ def plain(struct: Struct) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def running(engines: int = 1, processors_and: tuple[str, ...] = (), **options: Any) -> AsyncIterator[Gateway]:
-    """A gateway whose picker names the first engine; `processors_and` are further processors."""
+async def running(
+    engines: int = 1, processors_and: tuple[str, ...] = (), host: str = "127.0.0.1", **options: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway whose picker names the first engine; `processors_and` are further processors, `host` names engines."""
     picker, pool = Picker(), [Engine() for _ in range(engines)]
     for server in (picker, *pool):
         await server.start()
@@ -219,7 +221,7 @@ async def running(engines: int = 1, processors_and: tuple[str, ...] = (), **opti
         "listen": "127.0.0.1:0",
         "admin": "127.0.0.1:0",
         "processors": (picker.address, *processors_and),
-        "endpoints": tuple(engine.address for engine in pool),
+        "endpoints": tuple(engine.address.replace("127.0.0.1", host) for engine in pool),
         "log_flush": 0.05,
     }
     if "endpoints_file" in options:

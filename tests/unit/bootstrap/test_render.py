@@ -85,7 +85,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no port": ({"listen": "10.0.0.1"}, "listen: '10.0.0.1' is neither host:port nor unix:/path"),
     "large port": ({"listen": "10.0.0.1:65536"}, "listen: '10.0.0.1:65536' is neither host:port nor unix:/path"),
     "bare ipv6": ({"listen": "::1:80"}, "listen: '::1:80': put an IPv6 address in brackets"),
-    "name": ({"endpoints": ("engine:80",)}, "endpoints: 'engine:80': override_host knows ip:port only"),
+    "mixed": (
+        {"endpoints": ("engines:80", "10.0.0.1:80")},
+        "endpoints: '10.0.0.1:80' stands beside a host name; write addresses or names",
+    ),
 }
 
 
@@ -111,6 +114,8 @@ def test_discovery_by_kind_of_address() -> None:
     assert cluster("kvpicker_processors", named)["type"] == "STRICT_DNS"
     assert cluster("kvpicker_access_log_0", named)["type"] == "STRICT_DNS"
     assert cluster("kvpicker_access_log_1", named)["type"] == "STATIC"
+    engines = EnvoyOptions(endpoints=("engines:8000",))
+    assert cluster("kvpicker_endpoints", engines)["type"] == "STRICT_DNS"
 
 
 def processing_mode(chain: list[dict[str, Any]]) -> dict[str, str]:

@@ -37,6 +37,16 @@ async def test_picked(trio: Gateway) -> None:
     assert await served(trio) == (chosen, 1)
 
 
+async def test_picked_by_the_address_of_a_name() -> None:
+    """Engines that Envoy knows by name are named by their addresses, the IPv4 ones."""
+    async with running(engines=2, host="localhost") as gateway:
+        chosen = gateway.engines[1].address
+        gateway.picker.script = pick(chosen)
+        assert [(await gateway.post())[0] for _ in range(4)] == [200] * 4
+        assert [len(engine.requests) for engine in gateway.engines] == [0, 4]
+        assert await served(gateway) == (chosen, 1)
+
+
 async def test_retry_follows_the_list(trio: Gateway) -> None:
     """An endpoint that refuses the connection is followed by the next of the list."""
     await trio.engines[0].stop()

@@ -178,6 +178,17 @@ def test_bytes_are_bounded_too() -> None:
     assert len(hall.admission) == 1
 
 
+def test_nobody_gives_way_to_one_that_finds_no_place_even_so() -> None:
+    """Those above it hold too much: those below would have been sent away for nothing."""
+    hall = Hall(bytes=100_000)
+    hall.join(prompt=b"x" * 60_000, priority=9)
+    hall.join(priority=-1), hall.join(priority=-1)
+    assert isinstance(hall.refusal(hall.turn(prompt=b"y" * 60_000, priority=5)), QueueFull)
+    assert not hall.asker.refused
+    hall.join(prompt=b"z" * 60_000, priority=10)
+    assert len(hall.asker.refused) == 3
+
+
 def test_without_a_queue_the_answer_is_immediate() -> None:
     """A pool may let none wait."""
     hall = Hall(requests=0)

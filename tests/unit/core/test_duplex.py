@@ -16,7 +16,7 @@ from ext_proc.core.duplex_messages import PIECE_BYTES, DuplexAction, DuplexEvent
 from ext_proc.core.exchange_messages import BodyMode, Continue, GoDuplex, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Ending
 from ext_proc.core.prompts import RequestHead
-from tests.unit.wire.picking import ADDRESSES, CHAT, Picking
+from tests.unit.wire.picking import ADDRESSES, CHAT, CONFIG, Picking
 
 FULL = BodyMode.FULL_DUPLEX_STREAMED
 MODES = tuple(mode for mode in BodyMode if mode is not BodyMode.GRPC)
@@ -501,8 +501,23 @@ def test_what_another_endpoint_serves_is_booked_there_from_its_headers_on() -> N
     (outcome,) = picking.notes.all("finished")
     assert (outcome.ending, outcome.served, outcome.attempts) == (Ending.OK, other.address, 2)
     assert picking.in_flight() == 0
+    reputations = picking.core.picker.knowledge.reputations.scores(decision.endpoints, picking.now)
+    assert reputations[0] < reputations[1]
     assert picking.core.index.blocks(chosen.slot) == 0
     assert {load.tokens for load in picking.core.ledger._loads.values()} == {0}
+
+
+@pytest.mark.parametrize(("plane", "blamed"), [("auto", 1), ("override-host", 2)])
+def test_only_endpoints_that_were_named_are_blamed(plane: str, blamed: int) -> None:
+    """Of those that Envoy was told: where that is the chosen one alone, the next has not been tried in vain."""
+    picking = Picking(CONFIG + f"envoy: {{data_plane: {plane}}}\n")
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    third = decision.endpoints[2]
+    duplex.receive(ResponseHeaders(status=200, end_of_stream=True, served=third.address, forwarded=True))
+    states = [picking.core.health.status(endpoint.slot, picking.now) for endpoint in decision.endpoints]
+    assert [state.failure_ratio > 0 for state in states] == [True, blamed == 2, False]
+    assert picking.notes.all("finished")[0].attempts == blamed + 1
 
 
 def test_an_error_of_another_endpoint_moves_the_load_but_no_prefix() -> None:

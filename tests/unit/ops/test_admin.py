@@ -292,7 +292,7 @@ async def test_what_was_learnt_of_an_endpoint_is_shown(running: Running, client:
 async def test_pages_may_be_for_this_host_only(
     decision: Decision, outcome_of: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Strangers see metrics and health then, a mesh's sidecar is a stranger, and callers on the host see all."""
+    """Strangers see metrics and health then, a mesh's sidecar is a stranger, and callers on the host see all (H15)."""
     app = Running(decision, outcome_of(), local=True).app
     async with (
         serve(app, "127.0.0.1:0") as address,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gzip
 from typing import Any
 
 import pytest
+from envoy_data_plane.envoy.service.ext_proc.v3 import ProcessingResponse as TypedResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,8 +24,11 @@ from ext_proc.core.names import (
     TTFT_TARGET,
 )
 from ext_proc.core.wishes import NO_NAMES, names_of
+from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
 from ext_proc.wire.codec import decode
-from tests.unit.wire.picking import ADDRESSES, CONFIG, TWO_POOLS, Picking, body_message, headers_message
+from ext_proc.wire.transport import Reply
+from tests.unit.wire.picking import ADDRESSES, CHAT, CONFIG, TWO_POOLS, Picking, body_message, headers_message
+from tests.unit.wire.test_duplex_session import body_of
 
 OBEYING = "gateway: {model_rewrite: true, targets: true}\n"
 ALL = names_of(FAIRNESS_ID, OBJECTIVE, rewrite=True, targets=True)
@@ -86,6 +91,65 @@ def test_the_model_of_the_gateway_goes_before_the_bodys() -> None:
     """The endpoint is one of its pool, though the body names a model of another."""
     decision = decided(TWO_POOLS + OBEYING, (MODEL_REWRITE, "acme/embed-1"))
     assert (decision.request.model, decision.chosen.address) == ("acme/embed-1", "10.0.0.17:8000")
+
+
+def answers(*messages: bytes, headers: tuple[tuple[str, str], ...], mode: BodyMode) -> tuple[list[bytes], list[str]]:
+    """Send headers and further messages, and return all answers, and what failed."""
+    picking = Picking(TWO_POOLS + OBEYING)
+    session = picking.session()
+    made = []
+    for message in (headers_message("/v1/chat/completions", *headers, mode=mode), *messages):
+        reply = session.receive(message)
+        assert isinstance(reply, Reply)
+        made += [reply.message, *reply.more] if reply.message is not None else []
+    return made, picking.notes.all("failed")
+
+
+REWRITE = ((MODEL_REWRITE, "acme/embed-1"),)
+
+
+@pytest.mark.parametrize("mode", [BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL])
+def test_the_body_names_the_model_of_the_gateway_then(mode: BodyMode) -> None:
+    """One answer carries it, and takes the length of the old one away, which it may not have."""
+    (_, answer), failed = answers(body_message(), headers=REWRITE, mode=mode)
+    common = ProcessingResponse.FromString(answer).request_body.response
+    assert common.body_mutation.body == CHAT.replace(b"acme/chat-8b", b"acme/embed-1")
+    assert list(common.header_mutation.remove_headers) == ["content-length"]
+    assert failed == []
+
+
+def test_the_body_goes_on_in_pieces_in_full_duplex() -> None:
+    """The length goes with the headers; nothing of the old body is sent."""
+    cut = len(CHAT) // 2
+    pieces = (body_message(CHAT[:cut], end=False), body_message(CHAT[cut:]))
+    (first, *rest), _ = answers(*pieces, headers=REWRITE, mode=BodyMode.FULL_DUPLEX_STREAMED)
+    mutation = ProcessingResponse.FromString(first).request_headers.response.header_mutation
+    assert "content-length" in mutation.remove_headers
+    assert b"".join(body_of(TypedResponse.parse(answer))[0] for answer in rest) == CHAT.replace(
+        b"acme/chat-8b", b"acme/embed-1"
+    )
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "end", "failed"),
+    [
+        (REWRITE, CHAT.replace(b"acme/chat-8b", b"acme/embed-1"), True, []),
+        ((), CHAT, True, []),
+        (REWRITE, CHAT[:200], False, ["model_not_rewritten"]),
+        ((*REWRITE, ("content-encoding", "gzip")), gzip.compress(CHAT), True, ["model_not_rewritten"]),
+        (REWRITE, b"not json", True, ["model_not_rewritten"]),
+    ],
+    ids=["the same model", "no wish", "cut off", "compressed", "no JSON"],
+)
+def test_a_body_is_changed_only_where_it_can_be(
+    headers: tuple[tuple[str, str], ...], body: bytes, end: bool, failed: list[str]
+) -> None:
+    """In all other cases it goes on byte for byte, with its length; what should have been changed is counted."""
+    (_, answer), failures = answers(body_message(body, end=end), headers=headers, mode=BodyMode.BUFFERED_PARTIAL)
+    common = ProcessingResponse.FromString(answer).request_body.response
+    assert not common.HasField("body_mutation")
+    assert list(common.header_mutation.remove_headers) == []
+    assert failures == failed
 
 
 def test_a_model_from_the_gateway_needs_no_body() -> None:

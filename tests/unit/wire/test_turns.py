@@ -262,3 +262,18 @@ async def test_who_waits_for_an_endpoint_that_is_drained_is_told_at_once() -> No
     picking.core.admission.dispatch(picking.now)
     assert parsed(await second(reply)).immediate_response.status.code == 503
     assert picking.notes.all("waited") == [("main", "refused")]
+
+
+async def test_the_model_of_the_gateway_is_in_the_body_after_a_wait_too() -> None:
+    """The body that is to go on is kept meanwhile, and counts against the bytes that may wait."""
+    picking = Picking(CONFIG + "gateway: {model_rewrite: true}\n")
+    other = CHAT.replace(b"acme/chat-8b", b"alias")
+    rewrite = ("x-gateway-model-name-rewrite", "acme/chat-8b")
+    opened(picking)
+    before = picking.core.admission.fills["main"].bytes
+    _, reply = opened(picking, rewrite, body=other)
+    assert picking.core.admission.fills["main"].bytes - before > len(CHAT)
+    answer = asyncio.create_task(second(reply))
+    await asyncio.sleep(0)
+    settle(picking)
+    assert parsed(await answer).request_body.response.body_mutation.body == CHAT

@@ -13,11 +13,12 @@ from google.protobuf.struct_pb2 import Value
 from ext_proc.core.names import DESTINATION, DROPPED_HEADER, LB_NAMESPACE, SUBSET, SUBSET_NAMESPACE
 from tests.waiting import until
 from tests.wire.duplex.conftest import Flavour, running
-from tests.wire.duplex.gateways import TYPES, ai_gateway, istio
+from tests.wire.duplex.gateways import TYPES, ai_gateway, istio, kgateway
 from tests.wire.duplex.raw import Ask
 
 pytestmark = pytest.mark.envoy
 
+PARTIAL = {"request": "BUFFERED_PARTIAL"}
 ALLOWED, AS_TEXT = "x-allowed", "x-allowed-text"
 
 
@@ -88,18 +89,24 @@ async def test_a_subset_without_a_member_is_503(tmp_path: Path, chat: bytes, fla
         assert all(not engine.got for engine in stack.engines)
 
 
-async def test_a_model_that_the_gateway_names_decides(tmp_path: Path, chat: bytes) -> None:
-    """In place of the body's, which no endpoint serves; the body goes on untouched."""
+@pytest.mark.parametrize(("flavour", "modes"), [(istio, None), (kgateway, None), (kgateway, PARTIAL)])
+async def test_a_model_that_the_gateway_names_decides(
+    tmp_path: Path, chat: bytes, flavour: Flavour, modes: dict[str, str] | None
+) -> None:
+    """It goes before the body's, which no endpoint serves, and stands in the body that the engine gets."""
     other = chat.replace(b"sim/chat-8b", b"alias")
     assert other != chat
-    async with running(tmp_path, istio, extra="gateway: {model_rewrite: true}") as stack:
+    extra = "gateway: {model_rewrite: true}"
+    async with running(tmp_path, flavour, modes=modes, extra=extra, settles=flavour is istio) as stack:
         refused = await stack.ask(Ask("1", body=other))
         assert refused is not None
         assert refused.status == 404
-        answer = await stack.ask(Ask("2", body=other, headers=("x-llm-d-model-name-rewrite: sim/chat-8b",)))
-        assert answer is not None
-        assert answer.status == 200
-        assert stack.got("2").body == other
+        for number, framing in enumerate(["length", "chunked"] * 2, start=2):
+            rewrite = ("x-llm-d-model-name-rewrite: sim/chat-8b",)
+            answer = await stack.ask(Ask(str(number), body=other, framing=framing, headers=rewrite))
+            assert answer is not None
+            assert answer.status == 200
+            assert stack.got(str(number)).body == chat
 
 
 async def test_a_client_cannot_say_where_it_goes_or_was_served(tmp_path: Path, chat: bytes) -> None:
@@ -121,3 +128,26 @@ async def test_a_client_cannot_say_where_it_goes_or_was_served(tmp_path: Path, c
         await until(lambda: len(stack.outcomes) == len(asked))
         addresses = {engine.address for engine in stack.engines}
         assert {outcome.served for outcome in stack.outcomes} <= addresses
+
+
+async def test_who_served_is_who_learns(tmp_path: Path, chat: bytes) -> None:
+    """Of an endpoint that it does not have Envoy takes another, and says which: that one has load and prefix (G21)."""
+
+    def without_the_first(processor: str, engines: Any, **modes: str) -> dict[str, Any]:
+        return istio(processor, engines[1:], **modes)
+
+    async with running(tmp_path, without_the_first) as stack:
+        core = stack.service._core
+        slots = [core.registry.snapshot.by_address[engine.address].slot for engine in stack.engines]
+        for number in range(3):
+            answer = await stack.ask(Ask(str(number), body=chat.replace(b"three", b"%d" % number), shape="events 5"))
+            assert answer is not None
+            assert answer.status == 200
+        await until(stack.is_quiet)
+        chosen = [decision.chosen.address for decision in stack.service._ring._decisions.values()]
+        served = [outcome.served for outcome in stack.outcomes]
+        assert sorted(chosen) == sorted(engine.address for engine in stack.engines)
+        assert stack.engines[0].address not in served
+        assert sorted(outcome.attempts for outcome in stack.outcomes) == [1, 1, 2]
+        assert core.index.blocks(slots[0]) == 0 < min(core.index.blocks(slot) for slot in slots[1:])
+        assert all(core.ledger.load(slot).tokens == 0 for slot in slots)
