@@ -44,7 +44,7 @@ test-envoys: install  ## All profiles and emulated gateways on every version of 
 conformance: install  ## kvpicker against the Endpoint Picker protocol and Envoy's rules, in every body mode
 	$(BIN)/python -m tests.conformance
 
-faults: install  ## Break everything under load, about ten minutes; the last line is one JSON object
+faults: install  ## Break everything under load, about a quarter of an hour; the last line is one JSON object
 	$(BIN)/python -m tests.fault
 
 SOAK_MINUTES ?= 20
