@@ -32,6 +32,7 @@ from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
+from ext_proc.core.strangers import Strangers
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.core.wishes import names_of
@@ -113,7 +114,8 @@ def build_core(
     spread = random.Random()  # noqa: S311  of what Retry-After says
     admission = Admission(registry, ledger, expectations, capacity, observer, spread, health.is_proven)
     admitting.configure(config, capacity, admission)
-    lifecycle = Lifecycle(ledger.load)
+    strangers = Strangers(config.leases.renewal_timeout_s)
+    lifecycle = Lifecycle(ledger.load, strangers.at)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
@@ -140,6 +142,7 @@ def build_core(
         picker=picker,
         observer=observer,
         admission=admission,
+        strangers=strangers,
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals

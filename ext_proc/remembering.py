@@ -16,6 +16,9 @@ from ext_proc.sources.orders_file import OrdersFile
 AWAITED_S = 3_600.0
 """How long the order on an endpoint that is not listed is kept after a start; its source may be late."""
 
+HEARING_SHARE = 1 / 3
+"""Of the time after which silence means an end: more than one report on each running request."""
+
 SOURCE = "orders"
 
 
@@ -54,6 +57,7 @@ class Remembering:
     ) -> None:
         path = orders_path(config)
         self._file = None if path is None else OrdersFile(path, wall_clock, clock)
+        self._hearing = HEARING_SHARE * config.leases.renewal_timeout_s
         self._lifecycle = lifecycle
         self._say = say
         self._clock = clock
@@ -87,7 +91,8 @@ class Remembering:
         if orders is None:
             self._write(())  # so that a place that cannot be written is known before it is needed
         else:
-            self._lifecycle.restore(orders, self._clock() + AWAITED_S)
+            now = self._clock()
+            self._lifecycle.restore(orders, now + AWAITED_S, now + self._hearing)
             self._written = self._lifecycle.orders
         if orders:
             self._say(Event.ORDERS_RESTORED, file=self.path, orders=len(orders))

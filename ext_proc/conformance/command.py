@@ -94,7 +94,8 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
         Unusable: an option cannot be used.
         Unreachable: there is nobody at the target.
     """
-    from ext_proc.conformance.suite import chosen, learn, run_all  # noqa: PLC0415  as above
+    from ext_proc.conformance import report  # noqa: PLC0415  as above
+    from ext_proc.conformance.suite import chosen, learn, run_all  # noqa: PLC0415
     from ext_proc.conformance.target import Target  # noqa: PLC0415
 
     if not arguments.target:
@@ -111,7 +112,8 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
         if not settings.complete:
             found = await learn(target, settings, modes or ALL)
             settings = dataclasses.replace(settings, endpoints=found)
-        return await run_all(target, settings, checks)
+        with report.progress(sys.stderr) as begins:
+            return await run_all(target, settings, checks, begins)
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

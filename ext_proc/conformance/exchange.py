@@ -18,7 +18,8 @@ from ext_proc.conformance.messages import Request, Response
 from ext_proc.conformance.modes import Mode
 from ext_proc.conformance.stream import Stream
 
-_SHOWN: Final = 80
+_MOST: Final = 4_000
+"""Answers to one request that are kept."""
 
 
 @dataclasses.dataclass
@@ -196,11 +197,16 @@ class _Player:
 
     async def _next(self) -> Answer | None:
         while (answer := await self._stream.next()) is not None:
-            self.transcript.answers.append(answer)
+            self._keep(answer)
             if answer.kind != PATIENCE:
                 return answer
         self.transcript.ended = True
         return None
+
+    def _keep(self, answer: Answer) -> None:
+        self.transcript.answers.append(answer)
+        if len(self.transcript.answers) > _MOST:
+            raise Failed(f"more than {_MOST:,} answers to one request")
 
     async def finish(self, linger: bool) -> None:
         """Close the client's half, and take what still comes."""
@@ -217,7 +223,7 @@ class _Player:
     async def _rest(self, seconds: float) -> None:
         try:
             while (answer := await self._stream.next(seconds)) is not None:
-                self.transcript.answers.append(answer)
+                self._keep(answer)
                 self.transcript.extra.append(answer)
         except TimeoutError:
             return

@@ -97,11 +97,16 @@ def request_headers(request: Request, mode: Mode) -> bytes:
             end_of_stream=not request.pieces and request.trailers is None and request.last,
         ),
         metadata_context=_metadata(metadata),
-        protocol_config=ext_proc.ProtocolConfiguration(
-            request_body_mode=_Body(mode.request), response_body_mode=_Body(mode.response)
-        ),
     )
-    return bytes(message)
+    return first(bytes(message), mode)
+
+
+def first(message: bytes, mode: Mode) -> bytes:
+    """Make any message the first of its stream, which says how bodies come: fields may follow one another."""
+    modes = ext_proc.ProtocolConfiguration(
+        request_body_mode=_Body(mode.request), response_body_mode=_Body(mode.response)
+    )
+    return message + bytes(ext_proc.ProcessingRequest(protocol_config=modes))
 
 
 def request_body(piece: bytes, *, last: bool) -> bytes:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TextIO
 
 from rich.console import Console
@@ -81,6 +82,17 @@ def list_checks(checks: Iterable[Check], output: TextIO) -> None:
         modes = " ".join(check.modes)
         table.add_row(check.id, check.level, modes, Text(check.requirement), Text(check.source))
     _console(output).print(table)
+
+
+@contextlib.contextmanager
+def progress(output: TextIO) -> Iterator[Callable[[str], None]]:
+    """Yield what shows the check that runs, on a terminal only."""
+    console = Console(file=output)
+    if not console.is_terminal:
+        yield lambda _: None
+        return
+    with console.status("") as status:
+        yield status.update
 
 
 def _grouped(results: Sequence[Result]) -> list[list[Result]]:

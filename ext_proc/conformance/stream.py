@@ -13,7 +13,7 @@ from ext_proc.conformance.answers import Answer
 
 METHOD: Final = "/envoy.service.ext_proc.v3.ExternalProcessor/Process"
 _CLIENTS_OWN: Final = "Internal error from Core"
-_MOST_UNREAD: Final = 10_000
+_MOST_UNREAD: Final = 1_000
 
 
 class Stream:

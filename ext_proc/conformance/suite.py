@@ -7,7 +7,7 @@ import dataclasses
 import enum
 import fnmatch
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from ext_proc.conformance.check import Case, Check, Failed, Level, Settings, Skipped
@@ -83,9 +83,18 @@ async def learn(target: Target, settings: Settings, modes: Sequence[Mode]) -> tu
     return tuple(found)
 
 
-async def run_all(target: Target, settings: Settings, checks: Sequence[tuple[Check, Mode]]) -> list[Result]:
-    """Try checks one after the other."""
-    return [await attempt(Case(target, mode, settings), check) for check, mode in checks]
+async def run_all(
+    target: Target,
+    settings: Settings,
+    checks: Sequence[tuple[Check, Mode]],
+    begins: Callable[[str], None] = lambda _: None,
+) -> list[Result]:
+    """Try checks one after the other; `begins` is told of each."""
+    results = []
+    for check, mode in checks:
+        begins(f"{check.id} {mode}")
+        results.append(await attempt(Case(target, mode, settings), check))
+    return results
 
 
 async def attempt(case: Case, check: Check) -> Result:
@@ -100,6 +109,8 @@ async def attempt(case: Case, check: Check) -> Result:
         verdict, evidence = Verdict.SKIPPED, str(reason)
     except TimeoutError:
         verdict, evidence = Verdict.FAILED, "no answer in time"
+    except Exception as error:  # noqa: BLE001  what a target says may confuse a check, but must not end the run
+        verdict, evidence = Verdict.FAILED, f"the check could not go on: {type(error).__name__}: {error}"
     return Result(check, case.mode, verdict, _line(evidence), time.perf_counter() - began)
 
 

@@ -18,6 +18,7 @@ from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner, RateSource, Scrape
+from ext_proc.core.strangers import Strangers
 from ext_proc.core.stream_outcomes import StreamOutcomes
 
 _LEAST_COUNTED = 64
@@ -47,6 +48,7 @@ class Feedback:
         picker: EndpointPicker,
         observer: Observer,
         admission: Admission | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
@@ -60,6 +62,7 @@ class Feedback:
         self._admission = admission
         self._patience = Patience()
         self.streams = StreamOutcomes()
+        self.strangers = strangers or Strangers()
 
     def is_foreign(self, decision_id: str) -> bool:
         """Tell whether another kvpicker of the same Envoy made a decision."""
@@ -213,6 +216,7 @@ class Feedback:
 
     def expire(self, now: float) -> int:
         """Settle the leases whose log entry is overdue; return how many there were."""
+        self.strangers.expire(now)
         overdue = self._ledger.expire(now, self._expectations.longest_residence)
         for lease in overdue:
             lost = Outcome(

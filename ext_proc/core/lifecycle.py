@@ -10,6 +10,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Sequence
 from collections.abc import Set as AbstractSet
+from functools import partial
 
 import msgspec
 
@@ -39,23 +40,28 @@ class Mark(msgspec.Struct, eq=False):
     Attributes:
         endpoint: which.
         load: what is in flight there, also after its removal.
+        others: counts the requests that run there and were placed by others.
         stage: how far it is.
         deadline: when it is drained whatever still runs, monotonic seconds; None while it is not draining.
         left: requests that still ran when the deadline had passed.
         removed: True once the endpoint is not listed any more.
+        not_before: when a drain that an earlier process began is over at the earliest, monotonic seconds: by then it is
+            heard what that one had placed.
     """
 
     endpoint: Endpoint
     load: Load
+    others: Callable[[], int] = int
     stage: Stage = Stage.ACTIVE
     deadline: float | None = None
     left: int = 0
     removed: bool = False
+    not_before: float = 0.0
 
     @property
     def running(self) -> int:
-        """Requests in flight at the endpoint."""
-        return self.load.in_flight
+        """Requests in flight at the endpoint, whoever placed them."""
+        return self.load.in_flight + self.others()
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -79,18 +85,20 @@ class Lifecycle:
 
     Args:
         load: tells what is in flight at a slot.
+        others: counts the requests at an address that were placed by others.
     """
 
     name = "lifecycle"
 
-    def __init__(self, load: Callable[[int], Load]) -> None:
+    def __init__(self, load: Callable[[int], Load], others: Callable[[str], int] = lambda _address: 0) -> None:
         self._load = load
+        self._others = others
         self._marks: dict[int, Mark] = {}
         self._gone: dict[int, Mark] = {}
         self._unready: set[int] = set()
         self._rows: dict[int, tuple[Candidates, Candidates]] = {}
         self._kept: dict[tuple[str, str], Order] = {}
-        self._kept_until = 0.0
+        self._kept_until = self._heard = 0.0
 
     def admit(
         self,
@@ -128,7 +136,7 @@ class Lifecycle:
     def mark(self, endpoint: Endpoint) -> Mark:
         """Return the mark of an endpoint; one that counts for nothing if nobody said anything of it."""
         known = self._marks.get(endpoint.slot)
-        return known or Mark(endpoint, self._load(endpoint.slot), self._unmarked(endpoint.slot))
+        return known or self._made(endpoint, self._unmarked(endpoint.slot))
 
     @property
     def gone(self) -> Iterable[Mark]:
@@ -184,20 +192,24 @@ class Lifecycle:
         for endpoint in change.removed:
             mark = self._marks.pop(endpoint.slot, None)
             if mark is None:
-                mark = Mark(endpoint, self._load(endpoint.slot), Stage.CORDONED)
+                mark = self._made(endpoint, Stage.CORDONED)
             mark.removed = True
             if mark.running or mark.stage is Stage.DRAINING:
                 self._gone[endpoint.generation] = mark
         if change:
             self._rows.clear()
 
-    def restore(self, orders: Iterable[Order], until: float) -> None:
-        """Have orders of an earlier process hold once their endpoints are listed, up to a moment in monotonic seconds.
+    def restore(self, orders: Iterable[Order], until: float, heard: float = 0.0) -> None:
+        """Have orders of an earlier process hold once their endpoints are listed.
 
-        Like what an earlier process saw removed, an endpoint that is not listed by then starts afresh.
+        Args:
+            orders: what it left.
+            until: when an endpoint that is not listed yet has been gone for too long; it starts afresh then, like one
+                that was seen to be removed. Monotonic seconds.
+            heard: when it is known what the earlier process had placed; no drain of it is over before.
         """
         self._kept = {(order.pool, order.address): order for order in orders}
-        self._kept_until = until
+        self._kept_until, self._heard = until, heard
 
     def welcome(self, change: Change) -> None:
         """Have the kept orders hold for endpoints that came, once there are loads for them."""
@@ -207,7 +219,7 @@ class Lifecycle:
             order = self._kept.pop((endpoint.pool, endpoint.address), None)
             if order is not None:
                 mark = self._marked(endpoint)
-                mark.stage, mark.deadline = order.stage, order.deadline
+                mark.stage, mark.deadline, mark.not_before = order.stage, order.deadline, self._heard
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -231,6 +243,9 @@ class Lifecycle:
             del self._gone[generation]
         return over
 
+    def _made(self, endpoint: Endpoint, stage: Stage) -> Mark:
+        return Mark(endpoint, self._load(endpoint.slot), partial(self._others, endpoint.address), stage)
+
     def _unmarked(self, slot: int) -> Stage:
         return Stage.UNREADY if slot in self._unready else Stage.ACTIVE
 
@@ -249,4 +264,4 @@ class Lifecycle:
 def _is_over(mark: Mark, now: float) -> bool:
     if mark.stage is not Stage.DRAINING:
         return False
-    return not mark.running or (mark.deadline is not None and now >= mark.deadline)
+    return (not mark.running and now >= mark.not_before) or (mark.deadline is not None and now >= mark.deadline)

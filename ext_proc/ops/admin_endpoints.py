@@ -136,6 +136,7 @@ class EndpointPages:
 
     def _row(self, mark: Mark) -> dict[str, Any]:
         remaining, endpoint = self._orders.remaining(mark), mark.endpoint
+        caps = NO_CAPS if mark.removed else self._rooms.caps(endpoint.slot)
         return {
             "address": endpoint.address,
             "name": endpoint.name or None,
@@ -144,7 +145,7 @@ class EndpointPages:
             "lifecycle": mark.stage,
             "running": mark.running,
             "tokens": mark.load.tokens,
-            "caps": held(NO_CAPS if mark.removed else self._rooms.caps(endpoint.slot), mark.running, mark.load.tokens),
+            "caps": held(caps, mark.load.in_flight, mark.load.tokens),
             "queue": self._rooms.queue(endpoint.pool),
             "deadline_s": None if remaining is None else round(remaining, 3),
             "left": mark.left,

@@ -92,14 +92,19 @@ class AccessLogSession:
             return self._keep(entry) if kind == _ATTEMPT else self._undecided(entry, now)
         self._feedback.log_tells(identity, now)
         if kind == _PERIODIC:
-            is_known = self._feedback.renew(identity, now, _served(common))
-            return "renewed" if is_known else self._stranger(identity)
+            served = _served(common)
+            if self._feedback.renew(identity, now, served):
+                return "renewed"
+            if served is not None:
+                self._feedback.strangers.seen(identity, served, now)
+            return self._stranger(identity)
         if kind not in _END_TYPES:
             return "ignored"
         attempts = self._attempts.pop(_name(entry), NO_ATTEMPTS) if self._attempts else NO_ATTEMPTS
         if self._feedback.settle(read_outcome(entry, identity), now, attempts):
             self._settled(attempts)
             return "settled"
+        self._feedback.strangers.ended(identity)
         return self._stranger(identity)
 
     def _keep(self, entry: HTTPAccessLogEntry) -> str:
@@ -123,8 +128,16 @@ class AccessLogSession:
             attempt.noted = True
 
     def _undecided(self, entry: HTTPAccessLogEntry, now: float) -> str:
-        """Settle the decision of a client that left as its pick was on the way, which only the request's name joins."""
+        """Settle the decision of a client that left as its pick was on the way, which only the request's name joins.
+
+        What else is undecided, Envoy placed by itself.
+        """
         common = entry.common_properties
+        served = _served(common) if common.access_log_type == _PERIODIC else None
+        if served is not None:
+            self._feedback.strangers.seen(f"/{_name(entry)}", served, now)
+        else:
+            self._feedback.strangers.ended(f"/{_name(entry)}")
         if common.response_flags and common.access_log_type in _END_TYPES and _ending(entry, 0) is Ending.CLIENT_GONE:
             request_id = entry.request.request_id or common.stream_id
             if request_id and self._feedback.left(request_id, now):

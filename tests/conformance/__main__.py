@@ -16,11 +16,12 @@ async def _try(name: str, address: str, junit: Path | None) -> int:
     known = [f"--endpoint={endpoint}" for endpoint in ENDPOINTS]
     modes = [f"--mode={mode}" for mode in SETTINGS[name].modes]
     way = "unix" if address.startswith("unix:") else "tcp"
+    trust = ["--tls", "--insecure"] if way == "tcp" and SETTINGS[name].tls else []
     report = [] if junit is None else [f"--junit={junit / f'{name}-{way}.xml'}"]
     sys.stdout.write(f"\n== {name}, {way}\n")
     sys.stdout.flush()
     command = [sys.executable, "-m", "ext_proc.cli", "conformance", address, "--strict", f"--model={MODEL}"]
-    process = await asyncio.create_subprocess_exec(*command, *known, *modes, *report)
+    process = await asyncio.create_subprocess_exec(*command, *known, *modes, *trust, *report)
     return await process.wait()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -51,11 +52,21 @@ class Answering:
         """Take a message."""
         if self._over and not self._has("goes-on-after-refusal"):
             return
+        if kind != "request_headers" and not self._names and self._has("begins-with-headers-only"):
+            await self._fail()
+        if kind == "request_headers" and self._names and self._has("dies-of-a-second-beginning"):
+            self._picker.dead = True
+            await self._fail()
+        if message.protocol_config is not None:
+            self._mode = int(message.protocol_config.request_body_mode)
         await getattr(self, f"_{kind}")(part, message)
 
     async def _write(self, *answers: ext_proc.ProcessingResponse) -> None:
         for one in answers:
-            await self._context.write(bytes(one))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # `append`, which Envoy still obeys
+                data = bytes(one)
+            await self._context.write(data)
 
     async def _fail(self) -> None:
         await self._context.abort(grpc.StatusCode.INTERNAL, "broken")
@@ -89,8 +100,6 @@ class Answering:
         headers = part.headers.headers if part.headers is not None else []
         self._names = [(header.key, header.raw_value) for header in headers]
         self._values = dict(self._names)
-        if message.protocol_config is not None:
-            self._mode = int(message.protocol_config.request_body_mode)
         metadata = {} if message.metadata_context is None else message.metadata_context.filter_metadata
         found = metadata[SUBSET_NAMESPACE].to_dict() if SUBSET_NAMESPACE in metadata else {}
         self._hint = found.get(SUBSET)
@@ -172,7 +181,7 @@ class Answering:
     async def _pick(self, kind: str) -> None:
         """Answer with the pick, or refuse."""
         if self._has("is-slow"):
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.7)
         status = choosing.fault(self._has, self._values, self._held, bodyless=self._bodyless)
         if status < 0:
             await self._fail()

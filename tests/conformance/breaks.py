@@ -51,10 +51,13 @@ BREAKS: dict[str, Break] = {
     "answers-trailers-as-body": _seen("order.trailers", modes=_SERIAL),
     "body-before-headers": _seen("order.duplex", "order.unknown", modes=_DUPLEX),
     "answers-headers-twice": _seen("order.duplex", modes=_DUPLEX),
-    "greets": _seen("order.body", "order.trailers", "order.duplex", "order.unasked", "order.unknown"),
+    "greets": _seen(
+        "order.body", "order.late-start", "order.trailers", "order.duplex", "order.unasked", "order.unknown"
+    ),
     "has-an-afterthought": _seen("order.unasked"),
-    "answers-nothing": _seen("order.readable", "response.headers-only", modes=_SERIAL),
+    "answers-nothing": _seen("order.readable", "order.late-start", "response.headers-only", modes=_SERIAL),
     "ends-on-unknown": _seen("order.unknown"),
+    "begins-with-headers-only": _seen("order.late-start"),
     "names-no-metadata": _seen("pick.both"),
     "names-no-header": _seen("pick.both", "pick.overwrites"),
     "names-two-endpoints": _seen("pick.both"),
@@ -134,5 +137,6 @@ BREAKS: dict[str, Break] = {
     "unpacks-everything": _seen("hostile.bomb"),
     "headers-are-text": _seen("hostile.headers"),
     "fails-on-strange-paths": _seen("hostile.paths"),
-    "dies-of-bytes": _seen("hostile.bytes"),
+    "dies-of-a-second-beginning": _seen("hostile.order"),
+    "dies-of-bytes": _seen("hostile.bytes", "hostile.order"),
 }

@@ -19,6 +19,7 @@ ENDPOINTS: Final = ("10.0.0.11:8000", "10.0.0.12:8000", "10.0.0.12:8001", "[2001
 _CONFIG: Final = """
 listen: ["127.0.0.1:0", "unix:{socket}"]
 transport: {transport}
+{tls}
 admin: {{listen: "127.0.0.1:0"}}
 drain_s: 0
 passing_s: 0
@@ -32,18 +33,27 @@ pools:
 
 
 class Setting(NamedTuple):
-    """How kvpicker is configured, and in which modes its data planes send bodies."""
+    """How kvpicker is configured, and in which modes its data planes send bodies.
+
+    Attributes:
+        modes: those modes.
+        envoy: what Envoy and kvpicker agree on.
+        failure_mode: what a fault of kvpicker means.
+        transport: how the gRPC server is driven.
+        tls: whether it speaks TLS by TCP, with a certificate of its own.
+    """
 
     modes: tuple[Mode, ...]
     envoy: str
     failure_mode: str
     transport: str
+    tls: bool = False
 
 
 SETTINGS: Final = {
     "lean": Setting((Mode.LEAN, Mode.STREAMED), "{data_plane: override-host}", "open", "queue"),
     "buffered": Setting((Mode.BUFFERED,), "{data_plane: subset, max_message_timeout_s: 0}", "refuse", "aio"),
-    "duplex": Setting((Mode.DUPLEX,), "{data_plane: auto}", "refuse", "auto"),
+    "duplex": Setting((Mode.DUPLEX,), "{data_plane: auto}", "refuse", "auto", tls=True),
 }
 
 
@@ -54,6 +64,7 @@ async def serving(name: str, folder: Path) -> AsyncIterator[tuple[str, ...]]:
     text = _CONFIG.format(
         socket=folder / "kvpicker.sock",
         transport=setting.transport,
+        tls="tls: {}" if setting.tls else "",
         envoy=setting.envoy,
         failure_mode=setting.failure_mode,
         endpoints=json.dumps(ENDPOINTS),

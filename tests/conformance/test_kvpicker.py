@@ -17,9 +17,8 @@ PATIENT = dataclasses.replace(SIZES, endpoints=ENDPOINTS, model=MODEL, patience_
 """A slow answer is no fault here."""
 
 
-async def unmet(address: str, patterns: tuple[str, ...], modes: tuple[Mode, ...]) -> dict[str, str]:
+async def unmet(where: Address, patterns: tuple[str, ...], modes: tuple[Mode, ...]) -> dict[str, str]:
     """Return what is not met, with the evidence."""
-    where = Address(where=address)
     async with Target(where, where, PATIENT.patience_s) as target:
         await target.reach()
         return {
@@ -32,7 +31,8 @@ async def unmet(address: str, patterns: tuple[str, ...], modes: tuple[Mode, ...]
 @pytest.mark.parametrize("name", SETTINGS)
 async def test_kvpicker_conforms(name: str, tmp_path: Path) -> None:
     """Everything holds on a Unix socket; by TCP, where the same code answers, what goes over the wire first."""
-    modes = SETTINGS[name].modes
+    setting = SETTINGS[name]
     async with serving(name, tmp_path) as (tcp, unix):
-        assert await unmet(unix, (), modes) == {}
-        assert await unmet(tcp, ("health.*", "order.*", "parallel.*"), modes) == {}
+        assert await unmet(Address(where=unix), (), setting.modes) == {}
+        encrypted = Address(where=tcp, tls=setting.tls, insecure=setting.tls)
+        assert await unmet(encrypted, ("health.*", "order.*", "parallel.*"), setting.modes) == {}

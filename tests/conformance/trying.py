@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
 from ext_proc.conformance.check import Settings
@@ -20,6 +20,7 @@ SETTINGS: Final = Settings(
     complete=True,
     patience_s=1.5,
     silence_s=0.06,
+    prompt_s=0.6,
     limit_s=5.0,
     huge_bytes=400_000,
     bomb_mib=1,
@@ -27,17 +28,23 @@ SETTINGS: Final = Settings(
 )
 """Sizes that make the suite short; what is tried stays the same."""
 
+_DEAR: Final = frozenset({"body.splits", "response.splits"})
+"""Checks that cost as much as all others of their group; they are tried with the breaks that they must notice."""
+
 _AT_ONCE: Final = 4
 """Pickers at once: a hanging one is only waited for."""
 
 
-async def results(broken: str, patterns: Sequence[str], modes: Sequence[Mode]) -> list[Result]:
-    """Try the chosen checks against a picker that is broken in one way, or in none."""
+async def results(
+    broken: str, patterns: Sequence[str], modes: Sequence[Mode], besides: Collection[str] = ()
+) -> list[Result]:
+    """Try the chosen checks, and none of some others, against a picker that is broken in one way, or in none."""
+    checks = [(check, mode) for check, mode in chosen(patterns, modes) if check.id not in besides]
     async with Picker(broken).serving() as where:
         address = Address(where=where)
         async with Target(address, address, SETTINGS.patience_s) as target:
             await target.reach()
-            return await run_all(target, SETTINGS, chosen(patterns, modes))
+            return await run_all(target, SETTINGS, checks)
 
 
 async def noticed(names: Iterable[str]) -> dict[str, list[Result]]:
@@ -47,6 +54,6 @@ async def noticed(names: Iterable[str]) -> dict[str, list[Result]]:
     async def one(name: str) -> tuple[str, list[Result]]:
         async with turns:
             broken = BREAKS[name]
-            return name, await results(name, broken.patterns, broken.modes)
+            return name, await results(name, broken.patterns, broken.modes, _DEAR - broken.checks)
 
     return dict(await asyncio.gather(*map(one, names)))

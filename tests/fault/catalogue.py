@@ -92,6 +92,17 @@ ENGINE_FAULTS = (
         spares=True,
         lasts=5.0,
     ),
+    Fault(
+        name="engine drained, kvpicker killed meanwhile",
+        begin=steps.drain_over_a_kill,
+        end=steps.undrain_engine,
+        plan=Plan(engines=2),
+        rate=5.0,
+        streams=110,
+        tokens=(600, 800),
+        spares=True,
+        lasts=5.0,
+    ),
     Fault(name="engine restarted with an empty cache", begin=steps.restart_engine, culprit=True),
 )
 

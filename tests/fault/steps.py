@@ -120,6 +120,18 @@ async def drain_engine(stand: Stand) -> None:
     assert not await runs(stand, 1), "the engine got requests while it was drained"
 
 
+async def drain_over_a_kill(stand: Stand) -> None:
+    """Drain the culprit, kill kvpicker meanwhile, and wait for the drain at its successor."""
+    engine, process = stand.culprit, stand.kvpickers[0]
+    await until(lambda: runs(stand, DRAINED))
+    await process.control("drain", engine.address, "--deadline", "60s")
+    await process.kill()
+    await process.start()
+    assert await runs(stand, 1), "nothing was left to wait for"
+    await process.control("drain", engine.address, "--wait", "--deadline", "60s")
+    assert not await runs(stand, 1), "the drain was over while requests ran"
+
+
 async def runs(stand: Stand, least: int) -> bool:
     """Tell whether the culprit runs at least so many requests."""
     async with stand.session.get(f"http://{stand.culprit.address}/sim/state") as answer:

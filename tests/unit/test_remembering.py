@@ -26,7 +26,7 @@ from ext_proc.core.observer import NoObserver
 from ext_proc.core.pool import EndpointSpec
 from ext_proc.draining import Draining
 from ext_proc.ops.events import Event
-from ext_proc.remembering import AWAITED_S, orders_path
+from ext_proc.remembering import AWAITED_S, HEARING_SHARE, orders_path
 
 A, B, C = "10.0.0.11:8000", "10.0.0.12:8000", "10.0.0.13:8000"
 TOKEN = "sesame-of-the-test"
@@ -136,7 +136,7 @@ def test_what_was_taken_back_stays_so(kept: Config) -> None:
 
 
 def test_a_drain_goes_on_with_its_deadline(kept: Config) -> None:
-    """And is over at once where nothing is known to run."""
+    """And is over where nothing runs, once it would have been heard of."""
     first = Process(kept, A)
     asked = InferenceRequest(operation=Operation.CHAT, api=Api.OPENAI, model="acme/chat-8b", prompt_tokens=10)
     assert isinstance(first.core.picker.pick(asked, first.now, random.Random(0)), Decision)
@@ -146,7 +146,9 @@ def test_a_drain_goes_on_with_its_deadline(kept: Config) -> None:
     (mark,) = second.draining.find(A)
     assert mark.stage == "draining"
     assert 50 < (second.draining.remaining(mark) or 0) <= 60
-    second.look()
+    second.look(2.0)
+    assert second.stages == {A: "draining"}
+    second.look(HEARING_SHARE * kept.leases.renewal_timeout_s)
     assert second.stages == {A: "drained"}
     assert Process(kept, A).stages == {A: "drained"}
 

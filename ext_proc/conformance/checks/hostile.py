@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import time
 import zlib
 from collections.abc import Iterable
@@ -11,13 +12,16 @@ from typing import Final
 
 import grpc
 
+from ext_proc.conformance import messages
 from ext_proc.conformance.check import ENVOY, Case, Failed, Level, check, demand
 from ext_proc.conformance.checks.bodies import same
-from ext_proc.conformance.exchange import Transcript, play
-from ext_proc.conformance.messages import Request
+from ext_proc.conformance.exchange import Transcript, play, request_messages
+from ext_proc.conformance.messages import Request, Response
 from ext_proc.conformance.modes import DUPLEX, PIECES
 
 _PIECE: Final = 64 * 1024
+_SEED: Final = 20_261_129
+_ORDERS: Final = 20
 _DEPTH: Final = 100_000
 _HOSTILE: Final = (
     b"null",
@@ -158,4 +162,24 @@ async def no_message(case: Case) -> str:
     return "the next request was served"
 
 
-CHECKS: Final = (huge, deep, odd_json, bomb, headers, paths, no_message)
+@check("hostile.order", "class: a client that is no Envoy, or one with a fault", level=Level.SHOULD)
+async def disorder(case: Case) -> str:
+    """Messages in an order that cannot be break their own stream at most; the next request is served."""
+    request = request_messages(case.request(trailers=()), case.mode)
+    response = [messages.response_headers(Response()), messages.response_body(b"{}", last=True)]
+    every = [*(message for _, message in request), *response, messages.response_trailers(())]
+    generator = random.Random(_SEED)  # noqa: S311  no secret
+    for _ in range(_ORDERS):
+        async with case.stream() as stream:
+            for message in generator.choices(every, k=6):
+                if not await stream.send(messages.first(message, case.mode)):
+                    break
+            await stream.half_close()
+            with contextlib.suppress(TimeoutError):
+                while await stream.next() is not None:
+                    pass
+    await _alive(case)
+    return f"{_ORDERS} orders"
+
+
+CHECKS: Final = (huge, deep, odd_json, bomb, headers, paths, no_message, disorder)

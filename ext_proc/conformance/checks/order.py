@@ -104,6 +104,20 @@ async def unknown(case: Case) -> str:
     return "ignored, and the exchange went on"
 
 
+@check("order.late-start", f"{ENVOY}: with request_header_mode SKIP that is the first message", level=Level.SHOULD)
+async def late_start(case: Case) -> str:
+    """A stream that begins with an engine's answer is answered in kind, or ends with OK."""
+    async with case.stream() as stream:
+        await stream.send(messages.first(messages.response_headers(Response(status=204)), case.mode))
+        answer = await stream.next()
+        if answer is None:
+            status = await _status(stream)
+            demand(status == "OK", f"the stream ended with {status}")
+            return "ended with OK"
+        demand(answer.kind == "response_headers", f"answered by {answer.kind}")
+    return "answered in kind"
+
+
 async def _status(stream: Stream) -> str:
     status = await stream.status()
     return "nothing" if status is None else str(status.name)
@@ -114,4 +128,4 @@ def _pieces(case: Case) -> tuple[bytes, ...]:
     return body[:20], body[20:40], body[40:]
 
 
-CHECKS: Final = (headers, body, trailers, duplex, unasked, readable, unknown)
+CHECKS: Final = (headers, body, trailers, duplex, unasked, readable, unknown, late_start)

@@ -298,6 +298,26 @@ def test_a_running_request_counts_where_envoy_says_that_it_runs(log: Log) -> Non
     assert (load(first.slot).in_flight, load(second.slot).in_flight) == (0, 1)
 
 
+@pytest.mark.parametrize("identity", ["", "other-1"], ids=["placed by Envoy", "of another kvpicker"])
+def test_a_drain_waits_for_what_others_placed(log: Log, identity: str) -> None:
+    """As far as it is reported as running: until its end, or until nothing is heard of it any more."""
+    core, other = log.picking.core, log.decision.endpoints[1]
+    running = {"kind": AccessLogType.DownstreamPeriodic, **at(other.address), "request_id": "req-2"}
+    for end in ("entry", "silence"):
+        log.take(entry(identity, **running))
+        mark = core.lifecycle.drain(other, log.picking.now, 600.0)
+        assert not core.lifecycle.advance(log.picking.now)
+        assert mark.running == 1
+        if end == "entry":
+            log.take(entry(identity, **ANSWERED, request_id="req-2"))
+        else:
+            log.picking.now += 46.0
+            core.feedback.expire(log.picking.now)
+        assert core.lifecycle.advance(log.picking.now) == [mark]
+        core.lifecycle.undrain(other)
+    assert core.ledger.load(other.slot).in_flight == 0
+
+
 def test_attempts_of_strangers_are_bounded(log: Log) -> None:
     """Attempts whose requests never end are forgotten, the oldest first."""
     for number in range(1_100):
