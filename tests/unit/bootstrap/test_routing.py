@@ -47,7 +47,7 @@ async def test_picked_by_the_address_of_a_name() -> None:
         gateway.picker.script = pick(chosen)
         assert [(await gateway.post())[0] for _ in range(4)] == [200] * 4
         assert [len(engine.requests) for engine in gateway.engines] == [0, 4]
-        assert await served(gateway) == (chosen, 1)
+        await assert_served(gateway, chosen, 1)
 
 
 async def test_retry_follows_the_list(trio: Gateway) -> None:
