@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 WORKERS ?= 2
 ENGINES ?= .engines
+ENVOYS ?= .envoys
 
-.PHONY: run test install check unit bench conformance test-engines faults soak test-image test-schemas protos goldens reference clean
+.PHONY: run test install check unit oldest-envoy bench conformance test-engines test-envoys faults soak test-image test-schemas protos goldens reference clean
 
 run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
 	$(BIN)/kvpicker up
@@ -25,14 +26,20 @@ check: install  ## Style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: install  ## The tests
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
+unit: install oldest-envoy  ## The tests
+	ENVOYS_CACHE=$(abspath $(ENVOYS)) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
+
+oldest-envoy: install  ## Install the oldest Envoy that is supported under $(ENVOYS), 28 MB to fetch
+	$(BIN)/python -m tests.envoys --cache $(ENVOYS) --install-oldest
 
 bench: install  ## Speed against a no-op server; the last line is one JSON object
 	$(BIN)/python -m benchmarks.wire
 
 test-engines: install  ## Real vLLM engines and peers, in environments under $(ENGINES); the last line is one JSON object
 	$(BIN)/python -m tests.engines --cache $(ENGINES)
+
+test-envoys: install  ## All profiles and emulated gateways on every version of Envoy; the last line is one JSON object
+	$(BIN)/python -m tests.envoys --cache $(ENVOYS)
 
 conformance: install  ## kvpicker against the Endpoint Picker protocol and Envoy's rules, in every body mode
 	$(BIN)/python -m tests.conformance

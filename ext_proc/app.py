@@ -38,6 +38,7 @@ from ext_proc.draining import Draining
 from ext_proc.endpoint_news import EndpointNews
 from ext_proc.filling import fills
 from ext_proc.listening import Listening
+from ext_proc.log_watch import LogWatch
 from ext_proc.ops import admin
 from ext_proc.ops.admin_endpoints import EndpointPages
 from ext_proc.ops.admin_token import read_token
@@ -77,10 +78,6 @@ STOP_GRACE_S = 1.0
 NAMES_WITHIN_S = 2.0
 """How long the start waits for host names to be looked up."""
 
-ACCESS_LOG_SILENCE = 2 / 3
-"""Of the time after which leases end by silence, three of Envoy's reports of running requests by default: with leases
-open, this much of it means that the log is cut."""
-
 
 class Service:
     """One kvpicker process: `async with Service(...) as service: await service.run()`.
@@ -100,7 +97,6 @@ class Service:
         self._config = config
         self._path = path
         self._read = read
-        self._heard_at = time.monotonic()
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
         self._output = LineWriter(output)
@@ -124,9 +120,10 @@ class Service:
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
+        self._log_watch = LogWatch(core.ledger, config.leases.renewal_timeout_s, self._metrics.access_log_entry)
         methods = (
             ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
-            access_log_method(self._core.feedback, time.monotonic, self._count_entry),
+            access_log_method(self._core.feedback, time.monotonic, self._log_watch.entry),
         )
         self._securing = Securing(config.tls, self._say)
         self._grpc = GrpcServer(methods, self._securing.doors(config), config.transport)
@@ -253,7 +250,7 @@ class Service:
             run_beside(stack, failed, watcher.run)
 
     def _tick(self) -> None:
-        self._core.capacity.is_suspended = self._log_is_silent(time.monotonic())
+        self._core.capacity.is_suspended = self._log_watch.is_silent
         self._probing.tick(time.monotonic())
 
     def _expire(self) -> None:
@@ -328,14 +325,9 @@ class Service:
         config = msgspec.to_builtins(self._config)
         return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
 
-    def _log_is_silent(self, now: float) -> bool:
-        waiting = self._core.ledger.waiting_since
-        silence = ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s
-        return waiting is not None and now - max(self._heard_at, waiting) > silence
-
     def _degraded(self) -> dict[str, bool]:
         return {
-            "access_log": self._log_is_silent(time.monotonic()),
+            "access_log": self._log_watch.is_silent,
             "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
@@ -346,10 +338,6 @@ class Service:
             "orders": self._draining.memory.is_degraded,
             "probes": self._probing.is_degraded(time.monotonic()),
         }
-
-    def _count_entry(self, result: str) -> None:
-        self._heard_at = time.monotonic()
-        self._metrics.access_log_entry(result)
 
     def _statuses(self) -> list[EndpointStatus]:
         statuses = endpoint_statuses(self._core, time.monotonic(), self._scraper.status)

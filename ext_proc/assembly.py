@@ -112,7 +112,7 @@ def build_core(
     rates, expectations = RateLearner(), Expectations()
     capacity = CapacityGate(registry, ledger, expectations)
     spread = random.Random()  # noqa: S311  of what Retry-After says
-    admission = Admission(registry, ledger, expectations, capacity, observer, spread)
+    admission = Admission(registry, ledger, expectations, capacity, observer, spread, health.is_proven)
     admitting.configure(config, capacity, admission)
     strangers = Strangers(config.leases.renewal_timeout_s)
     lifecycle = Lifecycle(ledger.load, strangers.at)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from ext_proc import cli, config
 from ext_proc.analyze import reference as analysis
+from ext_proc.bootstrap import reference as envoys
 from ext_proc.conformance import reference as conformance
 from ext_proc.core.strategies import GROUP
 from ext_proc.epp import reference as endpoint_picker
@@ -49,6 +50,8 @@ def tables() -> dict[str, str]:
         "conformance": conformance.reference(),
         "operations": operations.reference(),
         **endpoint_picker.tables(),
+        "profiles": envoys.profiles(),
+        "envoys": envoys.versions(),
     }
 
 
@@ -61,7 +64,7 @@ def filled(text: str) -> str:
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
     pages = ("conformance.md", "endpoint-picker.md", "reference.md", "strategies.md")
-    return [root / "README.md", *(root / "deploy" / page for page in pages)]
+    return [root / "README.md", root / "envoy" / "README.md", *(root / "deploy" / page for page in pages)]
 
 
 def _own_strategies() -> list[EntryPoint]:

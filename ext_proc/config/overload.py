@@ -54,8 +54,8 @@ class QueueConfig(Section, frozen=True, kw_only=True):
         wait_s: Seconds that a request waits, at most; then it gets 429. Envoy must be that patient, see
             `envoy.max_message_timeout_s`. Unset takes 10, or what Envoy allows if that is less.
         scale_from_zero_s: Seconds that a request waits for the first ready endpoint of the pool, at most; then it gets
-            503. For pools whose endpoints come when they are needed; they need `models` if there are other pools. 0
-            does not wait.
+            503. For pools whose endpoints come when they are needed; they need `models` if there are other pools. Ready
+            is who the cluster says is, or who is listed and answers probes. 0 does not wait.
         max_promises: Refused requests that are remembered until they come back as Retry-After told them, at most. Then
             they go before new ones.
         max_tenants: Tenants remembered per row of waiting requests that have nobody waiting, at most.

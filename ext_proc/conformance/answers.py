@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from typing import Any, Final
 
 import betterproto2
@@ -36,7 +37,9 @@ class Answer:
     def read(cls, data: bytes) -> Answer:
         """Read the bytes of an answer, whatever they are."""
         try:
-            message = ext_proc.ProcessingResponse.parse(data)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # old fields of headers may be used
+                message = ext_proc.ProcessingResponse.parse(data)
         except Exception:  # noqa: BLE001  bytes of strangers: what the codec raises is not documented
             return cls(ext_proc.ProcessingResponse(), UNREADABLE, len(data))
         kind, _ = betterproto2.which_one_of(message, "response")

@@ -46,6 +46,7 @@ class Settings:
         complete: whether those are all of them.
         patience_s: seconds that an answer may take.
         silence_s: seconds after which a message that nobody asked for is no longer waited for.
+        prompt_s: seconds that a small request should take, Envoy's message_timeout unless it is told otherwise.
         limit_s: seconds that a huge or hostile request may take.
         huge_bytes: size of a huge body.
         bomb_mib: MiB that a small body decompresses to.
@@ -58,6 +59,7 @@ class Settings:
     complete: bool = False
     patience_s: float = 5.0
     silence_s: float = 0.2
+    prompt_s: float = 0.2
     limit_s: float = 20.0
     huge_bytes: int = 6 * 1024 * 1024
     bomb_mib: int = 64

@@ -7,7 +7,7 @@ behind it is tried, so a large request is not starved by small ones. Bounds hold
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import ceil
 
@@ -62,6 +62,7 @@ class Admission:
         gate: knows the caps.
         observer: hears how long requests waited and what for.
         generator: spreads what Retry-After says.
+        is_proven: tells whether the endpoint in a slot has shown that it can serve.
     """
 
     def __init__(
@@ -72,7 +73,9 @@ class Admission:
         gate: CapacityGate,
         observer: Observer,
         generator: Generator,
+        is_proven: Callable[[int], bool] = lambda _slot: True,
     ) -> None:
+        self._is_proven = is_proven
         self._registry = registry
         self._ledger = ledger
         self._expectations = expectations
@@ -132,10 +135,12 @@ class Admission:
         turn.pool = wanted[0].pool if wanted else self._cold_pool(turn.request) or ""
         turn.cost = self._gate.claim(turn.request)
         turn.size = len(turn.request.prompt) + turn.held + _OVERHEAD
-        turn.cold = self._is_cold(wanted, turn.priority) if cold is None else cold
         if self._closed:
             return ShuttingDown(_ENDING)
         room = self._room(turn.pool)
+        if cold is None:
+            cold = room.limits.from_zero > 0 and self._is_cold(wanted, turn.priority)
+        turn.cold = cold
         content = _content(turn)
         room.promises.expire(now)
         promise = room.promises.find(content)
@@ -158,8 +163,17 @@ class Admission:
             self._remove(turn, "gone", now)
 
     def expire(self, turn: Turn, now: float) -> None:
-        """Refuse a request that waited as long as it may; one that does not wait is no error."""
-        if turn.is_waiting:
+        """Refuse a request that waited as long as it may; one that does not wait is no error.
+
+        Before that it is tried all the same where endpoints have yet to show that they serve: maybe only probes fail.
+        """
+        if not turn.is_waiting:
+            return
+        action = self._try(turn, now) if self._awaits_proof(turn) else None
+        if action is not None:
+            self._remove(turn, "served" if turn.placed else "refused", now)
+            _answer(turn, action)
+        else:
             is_cold = turn.row.is_cold
             self._remove(turn, "deadline", now)
             _answer(turn, turn.refuse(self._later(NotYetScaled if is_cold else WaitedInVain, turn, now)))
@@ -204,12 +218,27 @@ class Admission:
         while rows:
             row = min(rows, key=lambda each: each.rank)
             turn = row.first()
-            action = None if turn is None else turn.pick(now)
+            action = None if turn is None or self._awaits_proof(turn) else turn.pick(now)
             if turn is None or action is None:
                 rows.remove(row)
                 continue
             self._remove(turn, "served" if turn.placed else "refused", now)
             _answer(turn, action)
+
+    def _awaits_proof(self, turn: Turn) -> bool:
+        """Tell whether a request waits for a first endpoint, and those there are may not even listen yet."""
+        if not turn.cold or not self._rooms[turn.pool].limits.proof:
+            return False
+        wanted = self._wanted(turn.request, turn.subset)
+        return bool(wanted) and not any(self._is_proven(endpoint.slot) for endpoint in wanted)
+
+    def _try(self, turn: Turn, now: float) -> object:
+        """Try one out of its turn; None if there is no place for it."""
+        trying, self._trying = self._trying, True  # what the pick sets free must not serve it a second time
+        try:
+            return turn.pick(now)
+        finally:
+            self._trying = trying
 
     def _rows(self) -> Iterable[Row]:
         return chain.from_iterable(room.rows.values() for room in self._rooms.values())
@@ -254,7 +283,7 @@ class Admission:
         room.pace.pass_time(now, waiting=True)
         if result == "served":
             room.pace.give(turn.priority, turn.cost)
-        room.remove(turn, served=result == "served")
+        room.remove(turn, served=result == "served" and turn.row.first() is turn)
         self._waiting -= 1
         self._observer.waited(turn.pool, result, max(now - turn.since, 0.0))
 

@@ -100,6 +100,9 @@ class DuplexAnswer:
         """Note that the answer came to its end."""
         if self._scan is not None:
             self._scan.finish()
+        if self._may_be_envoys and self._own_words is None and self._feedback.streams.has_log(now):
+            self.let_go()  # Envoy's own answer in words of the operator's: the log knows why it was made
+            return
         self._settle(self._ending(), now)
 
     def gone(self, now: float, *, reached: bool) -> None:
@@ -158,10 +161,14 @@ class DuplexAnswer:
             return Ending.OVERLOADED
         return Ending.SERVER_ERROR if status >= HTTPStatus.INTERNAL_SERVER_ERROR else Ending.CLIENT_ERROR
 
+    @property
+    def _may_be_envoys(self) -> bool:
+        headers = self._headers
+        return headers is not None and not headers.forwarded and headers.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
     def _read_own_words(self, body: bytes) -> None:
         """Tell what Envoy says in the place of an engine that it could not reach, or that broke off."""
-        headers = self._headers
-        if headers is None or headers.forwarded or headers.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if not self._may_be_envoys:
             return
         for words, ending in _OWN_WORDS:
             if body.startswith(words):

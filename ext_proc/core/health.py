@@ -84,6 +84,11 @@ class HealthMonitor:
         record = self._records.get(slot)
         return record.state if record else HealthState.READY
 
+    def is_proven(self, slot: int) -> bool:
+        """Tell whether an endpoint serves and has shown that it can, as far as that is asked of it."""
+        record = self._records.get(slot)
+        return record is None or (record.state in SERVING and record.evidence.proven)
+
     def status(self, slot: int, now: float) -> HealthStatus:
         """Return what people want to know of a slot."""
         return self._book.status(slot, now)

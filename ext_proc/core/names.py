@@ -80,6 +80,12 @@ READ_HEADERS: Final = (
 )
 """All that kvpicker reads of a request's headers; the others, credentials among them, need not be sent to it."""
 
+FORWARDED: Final = "x-envoy-upstream-service-time"
+"""Header that Envoy puts on the answers of engines, not on its own."""
+
+ANSWER_HEADERS: Final = frozenset({":status", "content-type", "content-encoding", FORWARDED})
+"""All that kvpicker reads of an answer's headers, where it sees answers."""
+
 UPGRADE_HEADERS: Final = ("upgrade", ":protocol")
 """Headers of a client that wants to speak another protocol; a data plane need not send them."""
 

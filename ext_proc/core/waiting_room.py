@@ -19,6 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         bytes: that they hold at once, at most.
         wait: seconds that one waits for a place, at most.
         from_zero: seconds that one waits for the first ready endpoint, at most; 0 does not wait for that.
+        proof: True if an endpoint that is listed may not listen yet, so that it has to show first that it serves.
         models: that the pool is declared to serve.
         promises: requests that are told when to come back and known again, at most.
         tenants: remembered without a waiting request, at most.
@@ -28,6 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 256 * 1024 * 1024
     wait: float = 10.0
     from_zero: float = 0.0
+    proof: bool = False
     models: frozenset[str] = frozenset()
     promises: int = 20_000
     tenants: int = 1000

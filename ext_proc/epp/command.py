@@ -16,6 +16,7 @@ from ext_proc.config import Config, parse
 from ext_proc.core.errors import ConfigError
 from ext_proc.epp.preset import (
     ALL_ADDRESSES,
+    DRAIN_S,
     GRPC_PORT,
     HEALTH_PORT,
     METRICS_PORT,
@@ -106,7 +107,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("auto", "override-host", "original-dst", "subset"),
         help=f"as `envoy.data_plane` ({ONE_ADDRESS}: one endpoint per pick, which every gateway takes)",
     )
-    add("--drain-timeout", type=_duration, metavar="TIME", help="time for answers that pass at the end, as `passing_s`")
+    add(
+        "--drain-timeout",
+        type=_duration,
+        metavar="TIME",
+        help=f"how long it serves on when it is to stop ({DRAIN_S:g}s)",
+    )
     add("--check", action="store_true", help="check flags and configuration and end")
     for name in IGNORED:
         add(*(("-v", "--v") if name == "v" else (f"--{name}",)), nargs="?", help=argparse.SUPPRESS)
@@ -181,7 +187,7 @@ def _flags(arguments: argparse.Namespace, namespace: str) -> Flags:
         cert_path=arguments.cert_path,
         client_ca=arguments.client_ca,
         data_plane=arguments.data_plane,
-        passing_s=arguments.drain_timeout,
+        drain_s=arguments.drain_timeout,
     )
 
 

@@ -20,6 +20,12 @@ ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  other pods are who asks
 ONE_ADDRESS = "original-dst"
 """The data plane that every gateway can be taken for: a pick names one endpoint."""
 
+DRAIN_S = 10.0
+"""Gateways find pickers by DNS, which they ask every five seconds, and which may be five seconds behind."""
+
+PASSING_S = 15.0
+"""What is left of the 30 s that Kubernetes gives, with a margin."""
+
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
     """What the command line says; None or empty where it says nothing.
@@ -35,7 +41,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
         cert_path: folder with `tls.crt` and `tls.key`.
         client_ca: file with the authorities of clients.
         data_plane: as `envoy.data_plane`.
-        passing_s: as `passing_s`.
+        drain_s: as `drain_s`.
     """
 
     pool_name: str | None = None
@@ -48,7 +54,7 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
     cert_path: Path | None = None
     client_ca: Path | None = None
     data_plane: str | None = None
-    passing_s: float | None = None
+    drain_s: float | None = None
 
 
 def preset(flags: Flags) -> dict[str, Any]:
@@ -61,6 +67,8 @@ def preset(flags: Flags) -> dict[str, Any]:
         "envoy": {"data_plane": ONE_ADDRESS},
         "gateway": {"model_rewrite": True, "targets": True},
         "tenants": {"header": FAIRNESS_ID, "priority_header": OBJECTIVE},
+        "drain_s": DRAIN_S,
+        "passing_s": PASSING_S,
         "pools": {},
     }
 
@@ -79,8 +87,8 @@ def overrides(flags: Flags) -> dict[str, Any]:
         made["admin"] = {"listen": f"{flags.address}:{flags.metrics_port}"}
     if flags.data_plane is not None:
         made["envoy"] = {"data_plane": flags.data_plane}
-    if flags.passing_s is not None:
-        made["passing_s"] = flags.passing_s
+    if flags.drain_s is not None:
+        made["drain_s"] = flags.drain_s
     return made | _encryption(flags)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -213,7 +214,9 @@ async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
         try:
             await web.TCPSite(runner, host.strip("[]"), int(port)).start()
         except OSError as error:
-            raise ConfigError(f"cannot listen on {address}: {error.strerror}", path="admin.listen") from None
+            # The event loop puts words of its own into `strerror`.
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise ConfigError(f"cannot listen on {address}: {reason}", path="admin.listen") from None
         bound_host, bound_port, *_ = runner.addresses[0]
         yield f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
     finally:

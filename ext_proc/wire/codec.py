@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
 
 import msgspec
-from google.protobuf.struct_pb2 import Struct, Value
+from google.protobuf.struct_pb2 import Struct
 
 from ext_proc.core.error_bodies import error_body
 from ext_proc.core.exchange_messages import BodyMode, Continue, Event, Kind, Message, Refuse, RequestHeaders
@@ -27,8 +26,6 @@ from ext_proc.core.names import (
     REQUEST_ID,
     SERVED,
     SHOWN_KEY,
-    SUBSET,
-    SUBSET_NAMESPACE,
     UPGRADE_HEADERS,
 )
 from ext_proc.core.prompts import RequestHead
@@ -36,7 +33,7 @@ from ext_proc.core.wishes import NO_NAMES, HeaderNames
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
-from ext_proc.wire.subset import Subset
+from ext_proc.wire.subset import subset_hint
 
 _WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
@@ -152,7 +149,7 @@ def _decode_headers(request: ProcessingRequest, names: HeaderNames) -> RequestHe
         request_mode=_mode(protocol.request_body_mode),
         response_mode=_mode(protocol.response_body_mode),
         observing=request.observability_mode,
-        subset=_subset(request) if request.HasField("metadata_context") else None,
+        subset=subset_hint(request.metadata_context.filter_metadata) if request.HasField("metadata_context") else None,
         spoofed=any(name in values for name in PICKER_HEADERS),
         request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
         asker=_asker(request) if request.attributes else "",
@@ -189,29 +186,6 @@ def served_by(request: ProcessingRequest) -> str | None:
     """Read which endpoint Envoy tried last."""
     fields = request.metadata_context.filter_metadata
     return fields[LB_NAMESPACE].fields[SERVED].string_value or None if LB_NAMESPACE in fields else None
-
-
-def _subset(request: ProcessingRequest) -> Collection[str] | None:
-    """Read the subset hint: a list or a comma-separated string of addresses; absent and null mean no hint.
-
-    Some gateways put it beside the destination instead of in its own namespace.
-    """
-    fields = request.metadata_context.filter_metadata
-    for namespace in (SUBSET_NAMESPACE, LB_NAMESPACE):
-        if namespace in fields and SUBSET in fields[namespace].fields:
-            return _allowed(fields[namespace].fields[SUBSET])
-    return None
-
-
-def _allowed(value: Value) -> Collection[str] | None:
-    kind = value.WhichOneof("kind")
-    if kind in (None, "null_value"):
-        return None
-    if kind == "string_value":
-        return Subset(value.string_value.split(","))
-    if kind == "list_value":
-        return Subset(member.string_value for member in value.list_value.values)
-    return Subset(())
 
 
 class Encoder:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import grpc
@@ -62,7 +63,10 @@ class Answering:
 
     async def _write(self, *answers: ext_proc.ProcessingResponse) -> None:
         for one in answers:
-            await self._context.write(bytes(one))
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # `append`, which Envoy still obeys
+                data = bytes(one)
+            await self._context.write(data)
 
     async def _fail(self) -> None:
         await self._context.abort(grpc.StatusCode.INTERNAL, "broken")
@@ -177,7 +181,7 @@ class Answering:
     async def _pick(self, kind: str) -> None:
         """Answer with the pick, or refuse."""
         if self._has("is-slow"):
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.7)
         status = choosing.fault(self._has, self._values, self._held, bodyless=self._bodyless)
         if status < 0:
             await self._fail()

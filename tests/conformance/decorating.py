@@ -57,7 +57,7 @@ def _names_two_endpoints(draft: Draft) -> None:
 
 
 def _appends(draft: Draft) -> None:
-    draft.headers[0].append_action = core.HeaderValueOptionHeaderAppendAction.APPEND_IF_EXISTS_OR_ADD
+    draft.headers[0].append = True
 
 
 def _sets_it_twice(draft: Draft) -> None:

@@ -20,6 +20,7 @@ SETTINGS: Final = Settings(
     complete=True,
     patience_s=1.5,
     silence_s=0.06,
+    prompt_s=0.6,
     limit_s=5.0,
     huge_bytes=400_000,
     bomb_mib=1,

@@ -155,7 +155,7 @@ async def test_sections_that_need_a_restart_are_named(running: Running) -> None:
 async def test_silence_is_measured_while_something_is_open(running: Running) -> None:
     """An idle kvpicker misses nothing; with a request open for long, silence means that the log is cut."""
     service = running.service
-    service._heard_at -= 1000
+    service._log_watch._heard_at -= 1000
     assert service._degraded()["access_log"] is False
     await running.ask()
     assert service._degraded()["access_log"] is False

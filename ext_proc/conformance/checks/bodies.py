@@ -12,7 +12,9 @@ from ext_proc.conformance.messages import Request
 from ext_proc.conformance.modes import DUPLEX, PIECES, WHOLE, Mode
 
 MOST: Final = 62_000
-"""Bytes of a body in one answer: Envoy takes 64 KiB with all that is around them."""
+"""Bytes of a body in one answer (llm-d-router, pkg/common/envoy/chunking.go)."""
+
+CUTS: Final = "llm-d-router: 64 KiB is what data planes take for certain; Envoy 1.40 took 100,000 bytes"
 
 _AT_ONCE: Final = 16
 _SPLIT_TEXT: Final = "é\\\\"
@@ -96,7 +98,7 @@ async def splits(case: Case) -> str:
     return f"cut at each of {len(body) + 1} places, and in single bytes"
 
 
-@check("body.pieces", f"{ENVOY}: a piece of more than 64 KiB ends the request", modes=DUPLEX)
+@check("body.pieces", CUTS, level=Level.SHOULD, modes=DUPLEX)
 async def pieces(case: Case) -> str:
     """A long body goes on in pieces of 62,000 bytes at most."""
     body = case.chat("x" * 200_000)

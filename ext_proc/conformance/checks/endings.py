@@ -53,7 +53,7 @@ async def _quietly(attempt: Coroutine[Any, Any, None]) -> None:
         return
 
 
-@check("end.half-close", f"{ENVOY}: Envoy closes its half and waits one second")
+@check("end.half-close", f"{ENVOY}: so ends each exchange that is not reset")
 async def half_close(case: Case) -> str:
     """When the client closes its half, in any state, the target ends the stream with OK."""
     states = _steps(case)

@@ -6,7 +6,7 @@ import json
 from typing import Any, Final
 
 from ext_proc.conformance.answers import text
-from ext_proc.conformance.check import ENVOY, PROTOCOL, Case, Level, Skipped, check, demand
+from ext_proc.conformance.check import ENVOY, PROTO, PROTOCOL, Case, Level, Skipped, check, demand
 from ext_proc.conformance.checks.mutations import FRAMING, faults
 from ext_proc.conformance.exchange import Transcript, play
 from ext_proc.conformance.messages import DROPPED, UNKNOWN_ADDRESS
@@ -40,7 +40,7 @@ def _body(seen: Transcript) -> bytes:
     return b"" if seen.refusal is None else bytes(seen.refusal.body)
 
 
-@check("refusal.status", f"{PROTOCOL}: 503 or 429; Envoy takes 200 to 599")
+@check("refusal.status", f"{PROTOCOL}: 503 or 429")
 async def status(case: Case) -> str:
     """A refusal has the HTTP status of an error."""
     seen = await _refusal(case)
@@ -48,7 +48,7 @@ async def status(case: Case) -> str:
     return str(seen.refused)
 
 
-@check("refusal.last", f"{ENVOY}: the immediate response ends the exchange")
+@check("refusal.last", f"{PROTO}: it ends the exchange; Envoy 1.40 drops what follows", level=Level.SHOULD)
 async def last(case: Case) -> str:
     """Nothing follows an immediate response."""
     seen = await _refusal(case)
@@ -57,7 +57,7 @@ async def last(case: Case) -> str:
     return "nothing followed"
 
 
-@check("refusal.headers", f"{ENVOY}: x-envoy-* and what frames a message is refused")
+@check("refusal.headers", f"{ENVOY}: content-length is its own, x-envoy-* refused", level=Level.SHOULD)
 async def headers(case: Case) -> str:
     """A refusal sets no header that frames a message or belongs to Envoy, and only well-formed ones."""
     seen = await _refusal(case)
@@ -70,7 +70,7 @@ async def headers(case: Case) -> str:
     return ", ".join(_headers(seen)) or "none"
 
 
-@check("refusal.dropped-reason", "llm-d-router: gateways count by it", level=Level.SHOULD)
+@check("refusal.dropped-reason", "llm-d-router: its refusals have it", level=Level.SHOULD)
 async def dropped_reason(case: Case) -> str:
     """A refusal for want of an endpoint says why in the header x-llm-d-request-dropped-reason."""
     reason = _headers(await _refusal(case)).get(DROPPED, "")
@@ -93,7 +93,7 @@ async def body(case: Case) -> str:
     return "an error object"
 
 
-@check("refusal.silent", "class: what is refused is logged by others", level=Level.MUST)
+@check("refusal.silent", "class: what is refused is logged by others")
 async def silent(case: Case) -> str:
     """A refusal repeats neither prompt nor credential."""
     seen = await _refusal(case)
@@ -103,7 +103,7 @@ async def silent(case: Case) -> str:
     return "neither"
 
 
-@check("refusal.broken-json", f"{PROTOCOL}: a client's fault is no failure of the gateway")
+@check("refusal.broken-json", "class: a client's fault is no failure of the gateway; llm-d-router answers 400")
 async def broken_json(case: Case) -> str:
     """A body that is no JSON is passed on with a pick, or refused as the client's fault."""
     outcomes = []

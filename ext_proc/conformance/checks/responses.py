@@ -6,8 +6,8 @@ from typing import Final
 
 from ext_proc.conformance import messages
 from ext_proc.conformance.answers import Answer
-from ext_proc.conformance.check import ENVOY, PROTO, PROTOCOL, Case, Failed, check, demand
-from ext_proc.conformance.checks.bodies import MOST, same
+from ext_proc.conformance.check import ENVOY, PROTO, PROTOCOL, Case, Failed, Level, check, demand
+from ext_proc.conformance.checks.bodies import CUTS, MOST, same
 from ext_proc.conformance.exchange import Transcript, play, request_messages
 from ext_proc.conformance.messages import Response
 from ext_proc.conformance.modes import DUPLEX, PIECES
@@ -68,7 +68,7 @@ async def splits(case: Case) -> str:
     return f"{len(body)} single bytes"
 
 
-@check("response.pieces", f"{ENVOY}: a piece of more than 64 KiB ends the answer", modes=DUPLEX)
+@check("response.pieces", CUTS, level=Level.SHOULD, modes=DUPLEX)
 async def pieces(case: Case) -> str:
     """A long piece of an answer goes on in pieces of 62,000 bytes at most."""
     seen = await _echoed(case, Response(pieces=(b'{"a":"' + b"x" * 200_000, b'"}')))
@@ -77,7 +77,7 @@ async def pieces(case: Case) -> str:
     return f"pieces of {longest:,} bytes at most"
 
 
-@check("response.at-once", "llm-d/llm-d-router: a stream that is collected is no stream", modes=DUPLEX)
+@check("response.at-once", "class: tokens are read as they come", modes=DUPLEX)
 async def at_once(case: Case) -> str:
     """Each piece of a stream of events goes on before the next one comes."""
     async with case.stream() as stream:
@@ -137,7 +137,7 @@ async def served(case: Case) -> str:
     return _ENDED if seen.ended and case.mode not in DUPLEX else "taken"
 
 
-@check("response.status", f"{ENVOY}: a picker may rewrite what the client gets, and must not")
+@check("response.status", "class: what an engine says is the client's")
 async def status(case: Case) -> str:
     """An engine's status and headers reach the client as they are."""
     seen = await _answered(case, Response(status=500, pieces=(b'{"error":{"message":"x"}}',)))

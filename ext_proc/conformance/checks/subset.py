@@ -48,7 +48,7 @@ async def listed(case: Case) -> str:
     return f"{len(endpoints)} endpoints, each picked when it alone was allowed"
 
 
-@check("subset.string", "Gateway API Inference Extension: both forms are in use", level=Level.SHOULD)
+@check("subset.string", "Gateway API Inference Extension: its small picker takes both forms", level=Level.SHOULD)
 async def string(case: Case) -> str:
     """A hint that is one text with commas is obeyed as well."""
     await _only(case, f"{UNKNOWN_ADDRESS},{case.endpoint}", case.endpoint)

@@ -46,12 +46,19 @@ class Hall:
 
     def __init__(self, **limits: Any) -> None:
         self.notes = Waits()
+        self.unproven: set[int] = set()
         self.fleet = Fleet(2, notes=self.notes)
         self.gate = CapacityGate(self.fleet.registry, self.fleet.ledger, self.fleet.expectations)
         self.gate.configure({"p": Caps(requests=2)})
         fleet = self.fleet
         self.admission = Admission(
-            fleet.registry, fleet.ledger, fleet.expectations, self.gate, self.notes, fleet.generator
+            fleet.registry,
+            fleet.ledger,
+            fleet.expectations,
+            self.gate,
+            self.notes,
+            fleet.generator,
+            lambda slot: slot not in self.unproven,
         )
         self.admission.configure({"p": Limits(**limits)})
         for place in (0, 1):
@@ -333,6 +340,34 @@ def test_nobody_waits_for_a_pool_that_is_configured_no_more() -> None:
     hall.admission.leave(gone, hall.fleet.now)
     hall.admission.configure({})
     assert not hall.admission.fills
+
+
+@pytest.mark.parametrize("proof", [True, False])
+def test_a_first_endpoint_that_may_not_listen_yet_is_waited_for(proof: bool) -> None:
+    """One that a list names may still load; one that a cluster lists is ready, and gets what waits at once."""
+    hall = Hall(from_zero=30.0, proof=proof)
+    hall.unproven = {endpoint.slot for endpoint in hall.fleet.endpoints}
+    waiting = hall.turn()
+    assert hall.admission.join(waiting, hall.fleet.now, cold=True) is None
+    assert hall.free(1) == ([] if proof else [waiting])
+    hall.unproven.pop()
+    hall.admission.dispatch(hall.fleet.now)
+    assert hall.asker.served == [waiting]
+
+
+def test_who_waited_long_enough_for_an_endpoint_that_shows_nothing_is_tried_all_the_same() -> None:
+    """Perhaps only probes do not get through; one that finds no place even so is refused."""
+    hall = Hall(from_zero=30.0, proof=True)
+    hall.unproven = {endpoint.slot for endpoint in hall.fleet.endpoints}
+    turns = [hall.turn() for _ in range(3)]
+    for turn in turns:
+        assert hall.admission.join(turn, hall.fleet.now, cold=True) is None
+    hall.asker.places = 1
+    for turn in turns[1:]:
+        hall.admission.expire(turn, turn.deadline)
+    assert hall.asker.served == [turns[1]]
+    assert [type(refusal) for _, refusal in hall.asker.refused] == [NotYetScaled]
+    assert len(hall.admission) == 1
 
 
 def test_other_refusals_are_not_waited_on() -> None:

@@ -462,6 +462,18 @@ def test_the_status_tells_how_it_ended(status: int, text: bytes, ending: Ending)
     assert [outcome.ending for outcome in picking.notes.all("finished")] == [ending]
 
 
+@pytest.mark.parametrize("logged", [True, False])
+def test_an_answer_of_envoys_in_other_words_is_left_to_the_log(logged: bool) -> None:
+    """Errors that a gateway has reshaped hide why they were made; without a log their status counts."""
+    picking = picking_with()
+    if logged:
+        picking.core.feedback.streams.log_heard(picking.now)
+    answered(picking, b'{"error":{}}', status=503, content_type="application/json", forwarded=False)
+    endings = [outcome.ending for outcome in picking.notes.all("finished")]
+    assert endings == ([] if logged else [Ending.OVERLOADED])
+    assert picking.in_flight() == (1 if logged else 0)
+
+
 def test_an_error_within_a_stream_counts_as_one() -> None:
     """Though the status was good."""
     picking = picking_with()

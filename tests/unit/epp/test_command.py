@@ -38,6 +38,7 @@ def test_a_name_is_enough() -> None:
     assert config.admin.listen == "0.0.0.0:9090"
     assert config.admin.pages == "loopback"
     assert config.tls == TlsConfig()
+    assert config.drain_s + config.passing_s < 30
     assert config.envoy.named == config.envoy.named_in_duplex == 1
     pool = config.pools["vllm"].kubernetes
     assert pool is not None
@@ -65,7 +66,7 @@ def test_what_a_chart_passes_is_taken() -> None:
         *("--lora-info-metric", "", "--metrics-port", "9190", "--drain-timeout", "1m30s"),
     )
     assert (config.listen, config.health_listen) == (("0.0.0.0:9102",), ("0.0.0.0:9103",))
-    assert (config.admin.listen, config.tls, config.passing_s) == ("0.0.0.0:9190", None, 90.0)
+    assert (config.admin.listen, config.tls, config.drain_s) == ("0.0.0.0:9190", None, 90.0)
 
 
 def test_a_file_goes_before_the_preset_and_flags_before_the_file(tmp_path: Path) -> None:

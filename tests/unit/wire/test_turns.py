@@ -10,6 +10,7 @@ import pytest
 
 from ext_proc.core.exchange import State
 from ext_proc.core.exchange_messages import BodyMode
+from ext_proc.core.health_states import HealthPolicy, Verdict
 from ext_proc.core.model import Ending, Outcome
 from ext_proc.core.names import DROPPED_HEADER
 from ext_proc.core.pool import EndpointSpec
@@ -262,6 +263,24 @@ async def test_who_waits_for_an_endpoint_that_is_drained_is_told_at_once() -> No
     picking.core.admission.dispatch(picking.now)
     assert parsed(await second(reply)).immediate_response.status.code == 503
     assert picking.notes.all("waited") == [("main", "refused")]
+
+
+async def test_who_waits_for_a_first_endpoint_that_is_listed_before_it_listens_is_spared() -> None:
+    """Its first probe is refused: a request would be too. Once it answers, the request is there."""
+    picking = Picking(CONFIG.replace('["10.0.0.11:8000"]', "[]\n    endpoints_file: none.yaml").replace(
+        "wait_s: 5", "scale_from_zero_s: 30"
+    ))  # fmt: skip
+    core = picking.core
+    core.health.configure(HealthPolicy(), probing=True)
+    _, reply = opened(picking)
+    core.follow(core.registry.replace("main", [EndpointSpec(address="10.0.0.11:8000")], frozenset({"acme/chat-8b"})))
+    (endpoint,) = core.registry.snapshot.endpoints
+    for verdict, waiting in ((None, 1), (Verdict.FAILED, 1), (Verdict.GOOD, 1), (Verdict.GOOD, 0)):
+        if verdict is not None:
+            core.health.probed(endpoint, verdict, "found", picking.now)
+        core.admission.dispatch(picking.now)
+        assert len(core.admission) == waiting
+    assert parsed(await second(reply)).HasField("dynamic_metadata")
 
 
 async def test_the_model_of_the_gateway_is_in_the_body_after_a_wait_too() -> None:
