@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from http import HTTPStatus
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError
+from google.protobuf.struct_pb2 import Struct
 
 from ext_proc.core.attempts import NO_ATTEMPTS, Attempt
 from ext_proc.core.feedback import Feedback
@@ -85,14 +86,14 @@ class AccessLogSession:
     def _take(self, entry: HTTPAccessLogEntry, now: float) -> str:
         common = entry.common_properties
         # A look-up in a map adds what it does not find, here to a message that is dropped afterwards.
-        metadata = common.metadata.filter_metadata[KVPICKER_NAMESPACE]
-        identity = decision_id(metadata.fields[DECISION_KEY].string_value)
+        namespaces = common.metadata.filter_metadata
+        identity = decision_id(namespaces[KVPICKER_NAMESPACE].fields[DECISION_KEY].string_value)
         kind = common.access_log_type
         if not identity:
-            return self._keep(entry) if kind == _ATTEMPT else self._undecided(entry, now)
+            return self._keep(entry, common) if kind == _ATTEMPT else self._undecided(entry, common, now)
         self._feedback.log_tells(identity, now)
         if kind == _PERIODIC:
-            served = _served(common)
+            served = _served(common, namespaces)
             if self._feedback.renew(identity, now, served):
                 return "renewed"
             if served is not None:
@@ -101,19 +102,20 @@ class AccessLogSession:
         if kind not in _END_TYPES:
             return "ignored"
         attempts = self._attempts.pop(_name(entry), NO_ATTEMPTS) if self._attempts else NO_ATTEMPTS
-        if self._feedback.settle(read_outcome(entry, identity), now, attempts):
+        if self._feedback.settle(_outcome(entry, common, namespaces, identity), now, attempts):
             self._settled(attempts)
             return "settled"
         self._feedback.strangers.ended(identity)
         return self._stranger(identity)
 
-    def _keep(self, entry: HTTPAccessLogEntry) -> str:
+    def _keep(self, entry: HTTPAccessLogEntry, common: AccessLogCommon) -> str:
         """Remember a failed attempt until its request ends; only a name that both entries have joins them."""
-        address = _served(entry.common_properties)
+        address = _served(common, common.metadata.filter_metadata)
         if address is None:
             return "ignored"
-        seconds, name = _seconds(entry.common_properties.duration), _name(entry)
-        attempt = Attempt(address, _ending(entry, entry.response.response_code.value), seconds, request_id=name)
+        seconds, name = _seconds(common.duration), _name(entry)
+        ending = _ending(entry, common, entry.response.response_code.value)
+        attempt = Attempt(address, ending, seconds, request_id=name)
         tried = self._attempts.setdefault(name, [])
         if len(tried) < _MAX_TRIED:  # clients may give many requests one name
             tried.append(attempt)
@@ -127,18 +129,19 @@ class AccessLogSession:
         for attempt in attempts:
             attempt.noted = True
 
-    def _undecided(self, entry: HTTPAccessLogEntry, now: float) -> str:
+    def _undecided(self, entry: HTTPAccessLogEntry, common: AccessLogCommon, now: float) -> str:
         """Settle the decision of a client that left as its pick was on the way, which only the request's name joins.
 
         What else is undecided, Envoy placed by itself.
         """
-        common = entry.common_properties
-        served = _served(common) if common.access_log_type == _PERIODIC else None
+        kind = common.access_log_type
+        served = _served(common, common.metadata.filter_metadata) if kind == _PERIODIC else None
         if served is not None:
             self._feedback.strangers.seen(f"/{_name(entry)}", served, now)
         else:
             self._feedback.strangers.ended(f"/{_name(entry)}")
-        if common.response_flags and common.access_log_type in _END_TYPES and _ending(entry, 0) is Ending.CLIENT_GONE:
+        is_flagged_end = common.response_flags and kind in _END_TYPES
+        if is_flagged_end and _ending(entry, common, 0) is Ending.CLIENT_GONE:
             request_id = entry.request.request_id or common.stream_id
             if request_id and self._feedback.left(request_id, now):
                 return "settled"
@@ -150,35 +153,39 @@ class AccessLogSession:
         return "foreign" if self._feedback.is_foreign(identity) else "unknown"
 
 
-def read_outcome(entry: HTTPAccessLogEntry, identity: str) -> Outcome:
-    """Make the outcome of a decision from the last entry of its request."""
-    common, response = entry.common_properties, entry.response
-    namespaces = common.metadata.filter_metadata
+def _outcome(
+    entry: HTTPAccessLogEntry, common: AccessLogCommon, namespaces: MutableMapping[str, Struct], identity: str
+) -> Outcome:
+    """Make the outcome of a decision from the last entry of its request.
+
+    Parts of the entry are handed round, here and below, because each look at a message costs as much as a call.
+    """
+    response = entry.response
     status = response.response_code.value
     words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
-    ending = _ending(entry, status)
+    ending = _ending(entry, common, status)
     if ending is Ending.OK and ("failed" in words or "cut" in words):
         ending = Ending.STREAM_ERROR if "failed" in words else Ending.CUT
     return Outcome(
         decision_id=identity,
         ending=ending,
         status=status,
-        served=_served(common),
-        attempts=max(common.upstream_request_attempt_count, 1),
+        served=_served(common, namespaces),
+        attempts=common.upstream_request_attempt_count or 1,
         details=response.response_code_details,
         duration=_seconds(common.duration),
         first_byte=_first_byte(common),
         usage=read_usage(words) if words else NO_USAGE,
-        response_id=str(words.get("response_id", "")),
+        response_id=str(words.get("response_id", "")) if words else "",
         request_id=entry.request.request_id or common.stream_id,
     )
 
 
-def _ending(entry: HTTPAccessLogEntry, status: int) -> Ending:
+def _ending(entry: HTTPAccessLogEntry, common: AccessLogCommon, status: int) -> Ending:
     """Tell how an exchange ended; a status of 200 alone proves nothing, since it is sent before the end."""
-    common = entry.common_properties
-    if common.response_flags:
-        return _flagged(ResponseFlags.FromString(common.response_flags), entry)
+    flags = common.response_flags
+    if flags:
+        return _flagged(ResponseFlags.FromString(flags), entry, common)
     if not common.HasField("time_to_last_upstream_rx_byte"):
         return Ending.TIMEOUT if "timeout" in entry.response.response_code_details else Ending.LOCAL
     if status < _CLIENT_ERROR:
@@ -188,8 +195,8 @@ def _ending(entry: HTTPAccessLogEntry, status: int) -> Ending:
     return Ending.SERVER_ERROR if status >= _SERVER_ERROR else Ending.CLIENT_ERROR
 
 
-def _flagged(flags: ResponseFlags, entry: HTTPAccessLogEntry) -> Ending:
-    begun = entry.common_properties.HasField("time_to_first_upstream_rx_byte")
+def _flagged(flags: ResponseFlags, entry: HTTPAccessLogEntry, common: AccessLogCommon) -> Ending:
+    begun = common.HasField("time_to_first_upstream_rx_byte")
     if flags.downstream_connection_termination or flags.downstream_remote_reset or flags.downstream_protocol_error:
         return Ending.CLIENT_GONE
     if flags.upstream_connection_failure:
@@ -208,12 +215,10 @@ def _flagged(flags: ResponseFlags, entry: HTTPAccessLogEntry) -> Ending:
     return Ending.LOCAL
 
 
-def _served(common: AccessLogCommon) -> str | None:
-    namespaces = common.metadata.filter_metadata
-    if LB_NAMESPACE in namespaces:
-        served = namespaces[LB_NAMESPACE].fields
-        if SERVED in served:
-            return served[SERVED].string_value
+def _served(common: AccessLogCommon, namespaces: MutableMapping[str, Struct]) -> str | None:
+    served = namespaces[LB_NAMESPACE].fields[SERVED].string_value
+    if served:
+        return served
     if common.HasField("upstream_remote_address"):
         socket = common.upstream_remote_address.socket_address
         host = f"[{socket.address}]" if ":" in socket.address else socket.address
