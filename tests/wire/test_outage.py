@@ -119,14 +119,20 @@ async def endure(running: Outage, url: str) -> list[bytes]:
         streams = [tasks.create_task(running.endless(session, url)) for _ in range(4)]
         for number in range(CLIENTS):
             tasks.create_task(running.client(session, url, number))
-        for _ in range(OUTAGES):
-            await asyncio.sleep(SECONDS / (2 * OUTAGES))
+        # By the clock: on a busy machine a start takes seconds, and the streams would not last as long.
+        began, half = asyncio.get_running_loop().time(), SECONDS / (2 * OUTAGES)
+        for number in range(OUTAGES):
+            await _until(began + (2 * number + 1) * half)
             assert not any(stream.done() for stream in streams)
             await running.kill()
-            await asyncio.sleep(SECONDS / (2 * OUTAGES))
+            await _until(began + (2 * number + 2) * half)
             await running.start()
         running.over = True
     return [stream.result() for stream in streams]
+
+
+async def _until(moment: float) -> None:
+    await asyncio.sleep(max(moment - asyncio.get_running_loop().time(), 0.0))
 
 
 def assert_whole(streams: list[bytes]) -> None:
