@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from ext_proc.bootstrap.versions import OLDEST, gaps
 from ext_proc.core.names import DESTINATION
 from tests.envoys.builds import binary_of, found_version, path_with
 from tests.waiting import until
+from tests.wire.duplex.raw import Ask, mirrors
 from tests.wire.stack import MODEL, Stack, received, running_stack
 
 pytestmark = pytest.mark.envoy
@@ -71,6 +73,8 @@ async def test_requests_and_answers_pass(tmp_path: Path, envoy: str, profile: st
         await answers_are_counted(stack)
         await bodies_are_left_alone(stack, keeps_length=profile == "buffered" or not gaps(envoy))
         await client_cannot_choose(stack)
+        if profile == "duplex":  # until then it is not known that a log will tell of what broke off
+            await until(lambda: stack.service._core.feedback.streams.has_log(time.monotonic()))
         await errors_have_the_shape_of_the_api(stack)
         await faults_are_told_apart(stack)
 
@@ -206,3 +210,16 @@ async def test_a_burst_goes_where_it_was_sent(tmp_path: Path, envoy: str, profil
         entries = await by_engine(stack, CHAT)
         assert all(first_named(entry) == entry["engine"] for entry in entries)
         assert len(entries) == 40
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+async def test_an_upgrade_passes(tmp_path: Path, envoy: str, profile: str) -> None:
+    """Both sides talk from then on, whatever else the profile shows."""
+    async with mirrors(1) as engines, running(tmp_path, profile, engines=0, addresses=[engines[0].address]) as stack:
+        reader, writer = await asyncio.open_connection("127.0.0.1", int(stack.url.rpartition(":")[2]))
+        lines = ("connection: upgrade", "upgrade: websocket")
+        writer.write(Ask("1", method="GET", path=f"/v1/responses?model={MODEL}", headers=lines).wire()[0])
+        assert b" 101 " in await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        writer.write(b"hello")
+        assert await asyncio.wait_for(reader.readexactly(5), 10) == b"hello"
+        writer.close()

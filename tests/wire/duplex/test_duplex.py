@@ -180,6 +180,8 @@ async def test_a_refusal_reaches_the_client_and_no_engine(tmp_path: Path) -> Non
 
 async def test_an_upgrade_is_answered_at_once(tmp_path: Path) -> None:
     """Nothing waits for a body, and both sides talk from then on."""
+    if found_version() == "1.39":
+        pytest.skip("Envoy 1.39 never passes the 101 on that it shows in full duplex")
     async with running(tmp_path, istio) as stack:
         reader, writer = await asyncio.open_connection("127.0.0.1", stack.ports["main"])
         lines = ("connection: upgrade", "upgrade: websocket")
