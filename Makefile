@@ -3,8 +3,9 @@ PYTHON ?= python3
 BIN := $(VENV)/bin
 WORKERS ?= 2
 ENGINES ?= .engines
+ENVOYS ?= .envoys
 
-.PHONY: run test install check unit bench test-engines faults soak protos goldens reference clean
+.PHONY: run test install check unit oldest-envoy bench conformance test-engines test-envoys faults soak test-image test-schemas protos goldens reference clean
 
 run: install  ## Start simulated engines, Envoy and kvpicker; show a demonstration
 	$(BIN)/kvpicker up
@@ -25,8 +26,11 @@ check: install  ## Style, types and import contracts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-unit: install  ## The tests
-	$(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
+unit: install oldest-envoy  ## The tests
+	ENVOYS_CACHE=$(abspath $(ENVOYS)) $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadscope
+
+oldest-envoy: install  ## Install the oldest Envoy that is supported under $(ENVOYS), 28 MB to fetch
+	$(BIN)/python -m tests.envoys --cache $(ENVOYS) --install-oldest
 
 bench: install  ## Speed against a no-op server; the last line is one JSON object
 	$(BIN)/python -m benchmarks.wire
@@ -34,18 +38,32 @@ bench: install  ## Speed against a no-op server; the last line is one JSON objec
 test-engines: install  ## Real vLLM engines and peers, in environments under $(ENGINES); the last line is one JSON object
 	$(BIN)/python -m tests.engines --cache $(ENGINES)
 
-faults: install  ## Break everything under load, about ten minutes; the last line is one JSON object
+test-envoys: install  ## All profiles and emulated gateways on every version of Envoy; the last line is one JSON object
+	$(BIN)/python -m tests.envoys --cache $(ENVOYS)
+
+conformance: install  ## kvpicker against the Endpoint Picker protocol and Envoy's rules, in every body mode
+	$(BIN)/python -m tests.conformance
+
+faults: install  ## Break everything under load, about a quarter of an hour; the last line is one JSON object
 	$(BIN)/python -m tests.fault
 
 SOAK_MINUTES ?= 20
 soak: install  ## 100 endpoints that come and go under mixed load; fails if anything grows
 	$(BIN)/python -m tests.fault.soak --minutes $(SOAK_MINUTES)
 
+test-image: install  ## What the image's build installs, in a fresh environment, without a container engine
+	$(BIN)/python -m tests.image
+
+SCHEMAS ?= .schemas
+test-schemas:  ## Objects of Gateway API and Istio against their whole schemas; needs npm
+	npm install --silent --no-save --prefix $(SCHEMAS) @kubernetes-models/gateway-api @kubernetes-models/istio js-yaml
+	node tests/schemas/check.mjs $(SCHEMAS) deploy/kustomize/overlays/*/gateway.yaml
+
 protos: install  ## Generate ext_proc/wire/_pb from protos/
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/ext_proc/wire/_pb/*.proto
 
-goldens: install  ## Render envoy/*.yaml again
-	for golden in envoy/*.yaml; do $(BIN)/$$(sed -n '1s/^# Rendered by: //p' $$golden) --output $$golden; done
+goldens: install  ## Render the configurations of Envoys and the objects of gateways again
+	for golden in $$(grep -rl '^# Rendered by: ' envoy deploy/kustomize); do $(BIN)/$$(sed -n '1s/^# Rendered by: //p' $$golden) --output $$golden; done
 
 reference: install  ## Rewrite the generated tables of the documentation
 	$(BIN)/python -m ext_proc.reference

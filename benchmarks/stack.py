@@ -16,6 +16,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from benchmarks.bodies import MODEL
 from ext_proc.bootstrap import EnvoyOptions, render
+from ext_proc.bootstrap.options import Profile
 from ext_proc.local import processes
 from ext_proc.local.envoy import EnvoyProcess
 from ext_proc.sim.options import EngineOptions
@@ -118,9 +119,10 @@ async def gateway(
     logs: bool = False,
     first_token: bool = False,
     duplex: bool = False,
+    profile: Profile = "lean",
     priority_header: str | None = None,
 ) -> AsyncIterator[Gateway]:
-    """Run an Envoy with the lean profile.
+    """Run an Envoy with a profile.
 
     Args:
         binary: the Envoy.
@@ -129,7 +131,8 @@ async def gateway(
         picks: False leaves the ext_proc filter out.
         logs: True for the access log that the profile has.
         first_token: True to show each streamed answer until its first token.
-        duplex: True to send both bodies in full duplex, as gateways do.
+        duplex: True to send both bodies of the lean profile in full duplex, as gateways do.
+        profile: the profile.
         priority_header: the header that holds the priority of a request.
     """
     options = EnvoyOptions(
@@ -140,6 +143,7 @@ async def gateway(
         # Whatever goes wrong must show as an error, not as a request that skipped the picker.
         failure_mode="closed",
         first_token=first_token,
+        profile=profile,
         priority_header=priority_header,
         message_timeout=5.0,
     )

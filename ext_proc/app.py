@@ -6,7 +6,7 @@ import asyncio
 import random
 import signal
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from pathlib import Path
@@ -27,7 +27,9 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
-from ext_proc.config import Config, load, located, parse
+from ext_proc.background import repeat, run_beside
+from ext_proc.collecting import Collecting
+from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.rehearsal import Asked, rehearse
@@ -36,6 +38,7 @@ from ext_proc.draining import Draining
 from ext_proc.endpoint_news import EndpointNews
 from ext_proc.filling import fills
 from ext_proc.listening import Listening
+from ext_proc.log_watch import LogWatch
 from ext_proc.ops import admin
 from ext_proc.ops.admin_endpoints import EndpointPages
 from ext_proc.ops.admin_token import read_token
@@ -48,8 +51,11 @@ from ext_proc.ops.fan_out import FanOut
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
+from ext_proc.ops.room import Rooms
 from ext_proc.probing import Probing
+from ext_proc.readiness import Readiness
 from ext_proc.scraping import ScrapeNews
+from ext_proc.securing import Securing
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
@@ -72,10 +78,6 @@ STOP_GRACE_S = 1.0
 NAMES_WITHIN_S = 2.0
 """How long the start waits for host names to be looked up."""
 
-ACCESS_LOG_SILENCE = 2 / 3
-"""Of the time after which leases end by silence, three of Envoy's reports of running requests by default: with leases
-open, this much of it means that the log is cut."""
-
 
 class Service:
     """One kvpicker process: `async with Service(...) as service: await service.run()`.
@@ -84,15 +86,17 @@ class Service:
         config: what it runs with.
         path: the file the configuration came from, watched for changes; None watches nothing.
         output: where log lines go.
+        read: makes a configuration of the text of that file and its name.
     """
 
-    def __init__(self, config: Config, path: Path | None, output: BinaryIO) -> None:
+    def __init__(
+        self, config: Config, path: Path | None, output: BinaryIO, read: Callable[[str, str], Config] = parse
+    ) -> None:
         self.grpc_addresses: tuple[str, ...] = ()
         self.admin_address = ""
         self._config = config
         self._path = path
-        self._ready = False
-        self._heard_at = time.monotonic()
+        self._read = read
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
         self._output = LineWriter(output)
@@ -109,16 +113,21 @@ class Service:
         self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
-        self._draining = Draining(core.lifecycle, core.registry, core.health.state, self._keeper.write_eds, self._say)
-        self._probing = Probing(config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics)
+        self._draining = Draining(core, config, self._keeper.write_eds, self._say)
+        self._probing = Probing(
+            config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics, self._tokens.keys
+        )
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
+        self._log_watch = LogWatch(core.ledger, config.leases.renewal_timeout_s, self._metrics.access_log_entry)
         methods = (
             ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
-            access_log_method(self._core.feedback, time.monotonic, self._count_entry),
+            access_log_method(self._core.feedback, time.monotonic, self._log_watch.entry),
         )
-        self._grpc = GrpcServer(methods, config.listen, config.transport)
+        self._securing = Securing(config.tls, self._say)
+        self._grpc = GrpcServer(methods, self._securing.doors(config), config.transport)
+        self._readiness = Readiness(self._grpc, self._watching)
 
     async def __aenter__(self) -> Self:
         """Start everything; ready once the endpoints are known and the path of a request is warm.
@@ -129,29 +138,33 @@ class Service:
         """
         async with AsyncExitStack() as stack:
             read_token(self._config.admin)
-            self._keeper.configure(self._config)
+            pages = admin.serve(self._admin_app(), self._config.admin.listen)
+            self.admin_address = await stack.enter_async_context(pages)
             stack.push_async_callback(self._keeper.close)
-            await stack.enter_async_context(self._watching.following(self._config))
             await self._grpc.start()
             stack.push_async_callback(self._grpc.stop, 0)
             self.grpc_addresses = self._grpc.addresses
-            pages = admin.serve(self._admin_app(), self._config.admin.listen)
-            self.admin_address = await stack.enter_async_context(pages)
+            # Who finds its addresses taken may be a second one by mistake: it must not write the first one's files.
+            self._draining.memory.restore()
+            self._keeper.configure(self._config)
+            await stack.enter_async_context(self._watching.following(self._config))
             await self._keeper.names_known(NAMES_WITHIN_S)
             await self._watching.answered()
             await self._start_tasks(stack)
             warm_up()
-            self._ready = True
-            await self._grpc.set_ready(ready=True)
+            if self._readiness.waits:
+                run_beside(stack, self._observer.failed, self._readiness.begin)
+            else:
+                await self._readiness.begin()
             self._stack = stack.pop_all()
-        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, admin=self.admin_address, **self._grpc.description)
+        told = {"admin": self.admin_address, "orders_file": self._draining.memory.path, **self._grpc.description}
+        self._say(Event.SERVER_STARTED, grpc=self.grpc_addresses, **told)
         self._output.flush()
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Stop: not ready at once, then running streams end, then everything closes."""
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._core.admission.close(time.monotonic())
         await self._grpc.stop(STOP_GRACE_S)
         await self._stack.aclose()
@@ -160,10 +173,14 @@ class Service:
         self._output.flush()
 
     def stop_on_signals(self) -> None:
-        """Let SIGTERM and SIGINT end `run`; before the start, so that no moment is without a handler."""
+        """Let signals end `run` in good order; before the start, so that no moment is without a handler.
+
+        SIGHUP too, which would cut everything off; not under nohup.
+        """
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                loop.add_signal_handler(number, self._stopping.set)
 
     async def run(self) -> None:
         """Serve until told to stop; then go on serving while the data plane notices and answers pass, and return.
@@ -171,8 +188,7 @@ class Service:
         A second signal cuts that short.
         """
         await self._stopping.wait()
-        self._ready = False
-        await self._grpc.set_ready(ready=False)
+        await self._readiness.end()
         self._stopping.clear()
         ledger, config = self._core.ledger, self._config
         await linger(self._stopping, config.drain_s, ledger.count_held, config.passing_s)
@@ -213,43 +229,32 @@ class Service:
         self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
-        self._spawn(stack, learner.run())
-        self._spawn(stack, self._scraper.run())
-        self._spawn(stack, self._probing.run())
-        self._spawn(stack, self._listening.run())
-        self._spawn(stack, self._keep_house())
-        self._spawn(stack, admitting.look(self._core.admission, time.monotonic, self._observer.failed))
-        self._spawn(stack, self._flush_lines())
+        failed = self._observer.failed
+        # Overdue leases are given up, what could not be written is tried again, and memory is freed.
+        chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds, Collecting().tick)
+        run_beside(
+            stack,
+            failed,
+            learner.run,
+            self._scraper.run,
+            self._probing.run,
+            self._listening.run,
+            self._securing.run,
+            lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, chores),
+            lambda: admitting.look(self._core.admission, time.monotonic, failed),
+            lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
+        )
         if self._path is not None:
-            watcher = FileWatcher(self._path, parse, self._reload, self._reload_failed)
+            watcher = FileWatcher(self._path, self._read, self._reload, self._reload_failed)
             watcher.check()
-            self._spawn(stack, watcher.run())
+            run_beside(stack, failed, watcher.run)
 
-    def _spawn(self, stack: AsyncExitStack, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
+    def _tick(self) -> None:
+        self._core.capacity.is_suspended = self._log_watch.is_silent
+        self._probing.tick(time.monotonic())
 
-        async def end() -> None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
-
-        stack.push_async_callback(end)
-
-    async def _flush_lines(self) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_INTERVAL_S)
-            self._output.flush()
-
-    async def _keep_house(self) -> None:
-        """Give up overdue leases, and try again to write what could not be written."""
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_INTERVAL_S)
-            try:
-                self._probing.tick(time.monotonic())
-                self._core.feedback.expire(time.monotonic())
-                self._draining.advance()
-                self._keeper.write_eds()
-            except Exception as error:  # noqa: BLE001  a round that fails must not be the last
-                self._observer.failed("housekeeping", error)
+    def _expire(self) -> None:
+        self._core.feedback.expire(time.monotonic())
 
     def _reload(self, config: Config) -> None:
         """Put a changed file into effect, as a whole or, if it cannot be used, not at all."""
@@ -288,21 +293,24 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
-            panics=self._core.health.panics,
+            panics=lambda: self._core.health.panics(self._core.lifecycle.out),
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),
             fills=lambda: fills(self._core, self._ring, self._metrics, self._tokens.source),
         )
+        rooms = Rooms(self._core.capacity.caps, lambda: self._core.admission.fills)
         return admin.Admin(
             registry=metrics_registry(self._metrics, gauges),
             decisions=self._ring,
             endpoints=self._statuses,
             config=lambda: msgspec.to_builtins(self._config),
-            not_ready=lambda: None if self._ready else "starting or stopping",
+            not_ready=lambda: self._readiness.obstacle,
             explain=self._explain,
             state=self._state,
-            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance),
+            local=self._config.admin.pages == "loopback",
+            pages=EndpointPages(self._draining, self._config.admin, self._core.picker.instance, rooms),
+            rooms=rooms,
         ).app()
 
     async def _explain(self, asked: Asked) -> dict[str, Any]:
@@ -318,37 +326,19 @@ class Service:
         return take(self._core, config, version("kvpicker"), time.monotonic(), blocks)
 
     def _degraded(self) -> dict[str, bool]:
-        waiting = self._core.ledger.waiting_since
-        heard = self._heard_at if waiting is None else max(self._heard_at, waiting)
         return {
-            "access_log": waiting is not None
-            and time.monotonic() - heard > ACCESS_LOG_SILENCE * self._config.leases.renewal_timeout_s,
+            "access_log": self._log_watch.is_silent,
+            "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,
             "kv_events": self._listening.is_degraded,
             "log": self._output.failing,
             "metrics": self._scraper.is_degraded(time.monotonic()),
+            "orders": self._draining.memory.is_degraded,
             "probes": self._probing.is_degraded(time.monotonic()),
         }
-
-    def _count_entry(self, result: str) -> None:
-        self._heard_at = time.monotonic()
-        self._metrics.access_log_entry(result)
 
     def _statuses(self) -> list[EndpointStatus]:
         statuses = endpoint_statuses(self._core, time.monotonic(), self._scraper.status)
         return [self._draining.completed(self._listening.completed(each)) for each in statuses]
-
-
-async def serve(path: Path, output: BinaryIO) -> None:
-    """Run a kvpicker from its configuration file until it is told to stop.
-
-    Raises:
-        ConfigError: the configuration cannot be used.
-    """
-    with located(path):
-        service = Service(load(path), path, output)
-    service.stop_on_signals()
-    async with service:
-        await service.run()

@@ -32,11 +32,14 @@ from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
+from ext_proc.core.strangers import Strangers
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
+from ext_proc.core.wishes import names_of
 from ext_proc.ops.admin_token import read_token
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
+from ext_proc.sources import certificates
 from ext_proc.sources.api_keys import read_keys
 from ext_proc.sources.eds import EdsWriter, Offer, offered
 from ext_proc.sources.kubernetes import access as clusters
@@ -69,6 +72,7 @@ class Core(msgspec.Struct, frozen=True):
         self.lifecycle.follow(change)
         memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
         follow(change, ledger=self.ledger, index=self.index, memories=memories, greeters=(self.health,))
+        self.lifecycle.welcome(change)
 
 
 def build_core(
@@ -108,9 +112,10 @@ def build_core(
     rates, expectations = RateLearner(), Expectations()
     capacity = CapacityGate(registry, ledger, expectations)
     spread = random.Random()  # noqa: S311  of what Retry-After says
-    admission = Admission(registry, ledger, expectations, capacity, observer, spread)
+    admission = Admission(registry, ledger, expectations, capacity, observer, spread, health.is_proven)
     admitting.configure(config, capacity, admission)
-    lifecycle = Lifecycle(ledger.load)
+    strangers = Strangers(config.leases.renewal_timeout_s)
+    lifecycle = Lifecycle(ledger.load, strangers.at)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
@@ -137,6 +142,7 @@ def build_core(
         picker=picker,
         observer=observer,
         admission=admission,
+        strangers=strangers,
     )
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
@@ -195,7 +201,13 @@ def exchange_policy(
         tokens=tokens,
         admission=admission,
         extension=admitting.extension(config),
-        labels=(config.tenants.header or "", config.tenants.priority_header or ""),
+        named=config.envoy.named_in_duplex,
+        names=names_of(
+            config.tenants.header,
+            config.tenants.priority_header,
+            rewrite=config.gateway.model_rewrite,
+            targets=config.gateway.targets,
+        ),
         priorities=config.tenants.priorities,
     )
 
@@ -218,6 +230,7 @@ def endpoint_status(
         health_left=None if health.until is None else max(health.until - now, 0.0),
         in_flight=load.in_flight,
         tokens_in_flight=load.tokens,
+        caps=core.capacity.caps(endpoint.slot),
         queue=max(load.busy_until - now, 0.0),
         index_blocks=core.index.blocks(endpoint.slot),
         index_tokens=core.index.capacity(endpoint.slot),
@@ -278,6 +291,20 @@ def check(path: Path) -> Config:
         ConfigError: something in it cannot be used.
     """
     config = load(path)
+    check_config(config, path)
+    return config
+
+
+def check_config(config: Config, path: Path | None) -> None:
+    """Check all that a configuration names, without running anything.
+
+    Args:
+        config: what to check.
+        path: the file it came from, for messages; None if there is none.
+
+    Raises:
+        ConfigError: something in it cannot be used.
+    """
     with located(path):
         build_strategies(config)
         scrape_token(config)
@@ -286,6 +313,7 @@ def check(path: Path) -> Config:
         build_model_strategies(config)
         check_installed(config)
         clusters.check_installed(config)
+        certificates.check(config.tls)
         if config.envoy.endpoints_file is not None:
             EdsWriter(config.envoy.endpoints_file, config.envoy.cluster)
     for name, pool in config.pools.items():
@@ -294,7 +322,6 @@ def check(path: Path) -> Config:
             tokenizer.close()
         if pool.endpoints_file is not None:
             check_endpoints(name, Path(pool.endpoints_file))
-    return config
 
 
 def check_endpoints(pool: str, path: Path) -> None:

@@ -38,8 +38,10 @@ def parser() -> argparse.ArgumentParser:
     commands = made.add_subparsers(metavar="COMMAND", required=True)
     _add_up(commands)
     _add_serve(commands)
+    _add_epp(commands)
     _add_check(commands)
     _add_doctor(commands)
+    _add_conformance(commands)
     _add_schema(commands)
     _add_envoy_config(commands)
     _add_explain(commands)
@@ -65,10 +67,18 @@ def _add_serve(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    from ext_proc.app import serve  # noqa: PLC0415  gRPC takes a moment to import; other commands do without
+    from ext_proc.serving import serve  # noqa: PLC0415  gRPC takes a moment to import; other commands do without
 
     asyncio.run(serve(arguments.config, sys.stdout.buffer))
     return 0
+
+
+def _add_epp(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.epp import command as epp  # noqa: PLC0415
+
+    command = commands.add_parser("epp", help=epp.HELP)
+    epp.add_arguments(command)
+    command.set_defaults(run=epp.run)
 
 
 def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -93,6 +103,14 @@ def _add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     command.set_defaults(run=doctor.run)
 
 
+def _add_conformance(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    from ext_proc.conformance import command as conformance  # noqa: PLC0415
+
+    command = commands.add_parser("conformance", help=conformance.HELP)
+    conformance.add_arguments(command)
+    command.set_defaults(run=conformance.run)
+
+
 def _add_schema(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser("schema", help="print the JSON schema of the configuration file")
     command.set_defaults(run=_schema)
@@ -106,11 +124,11 @@ def _schema(_arguments: argparse.Namespace) -> int:
 
 
 def _add_envoy_config(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    from ext_proc import bootstrap  # noqa: PLC0415
+    from ext_proc import manifests  # noqa: PLC0415
 
-    command = commands.add_parser("envoy-config", help="render the Envoy configuration of a profile")
-    bootstrap.add_arguments(command)
-    command.set_defaults(run=bootstrap.run)
+    command = commands.add_parser("envoy-config", help="render configurations of Envoys and gateways")
+    manifests.add_arguments(command)
+    command.set_defaults(run=manifests.run)
 
 
 def _add_explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -5,27 +5,49 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
 import msgspec
 
+from ext_proc.config import Config
 from ext_proc.core import addresses
+from ext_proc.core.health import HealthMonitor
 from ext_proc.core.lifecycle import Lifecycle, Mark, Stage
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.ops.events import Event
+from ext_proc.remembering import Remembering
 
 TICK_S = 0.05
 """How long after the end of the last request a waiting drain ends, at most."""
 
 
+class Parts(Protocol):
+    """The parts of the decision that have to do with where endpoints stand."""
+
+    @property
+    def registry(self) -> Registry:
+        """The endpoints."""
+
+    @property
+    def lifecycle(self) -> Lifecycle:
+        """Where they stand by an operator's word."""
+
+    @property
+    def health(self) -> HealthMonitor:
+        """Their states of health."""
+
+
 class Draining:
     """Cordons, drains and takes back by address, or by the host name that an address was found by.
 
+    Attributes:
+        memory: has orders outlive a restart.
+
     Args:
-        lifecycle: where endpoints stand.
-        registry: which endpoints there are.
-        health: tells the state of health of a slot.
+        parts: of the decision.
+        config: says where orders are kept.
         changed: told after each change, so that Envoy learns of it.
         say: writes a log event with its fields.
         clock: monotonic seconds.
@@ -33,16 +55,16 @@ class Draining:
 
     def __init__(
         self,
-        lifecycle: Lifecycle,
-        registry: Registry,
-        health: Callable[[int], str],
+        parts: Parts,
+        config: Config,
         changed: Callable[[], None],
         say: Callable[..., None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._lifecycle = lifecycle
-        self._registry = registry
-        self._health = health
+        self.memory = Remembering(parts.lifecycle, config, say, clock)
+        self._lifecycle = parts.lifecycle
+        self._registry = parts.registry
+        self._health = parts.health
         self._changed = changed
         self._say = say
         self._clock = clock
@@ -79,9 +101,15 @@ class Draining:
             self.advance()
 
     def advance(self) -> None:
-        """End the drains that are over."""
+        """End the drains that are over, and write down what changed by itself."""
         for mark in self._lifecycle.advance(self._clock()):
             self._tell(mark, Stage.DRAINING)
+        self.memory.save()
+
+    @property
+    def outlives_restart(self) -> bool:
+        """Whether an order holds after a restart as well."""
+        return self.memory.keeps
 
     def remaining(self, mark: Mark) -> float | None:
         """Return the seconds until the deadline; None without one."""
@@ -95,7 +123,7 @@ class Draining:
     def listed(self) -> Sequence[tuple[Mark, str]]:
         """Return where each endpoint stands, with its state of health; also those gone where requests still run."""
         present = [
-            (self._lifecycle.mark(endpoint), self._health(endpoint.slot))
+            (self._lifecycle.mark(endpoint), self._health.state(endpoint.slot))
             for endpoint in self._registry.snapshot.endpoints
         ]
         return [*present, *((mark, "removed") for mark in self._lifecycle.gone)]
@@ -114,6 +142,7 @@ class Draining:
                 self._tell(mark, before)
         if marks:
             self._changed()
+            self.memory.save()
         return marks
 
     def _tell(self, mark: Mark, before: Stage) -> None:

@@ -25,7 +25,9 @@ class EndpointNews:
         self._say = say
 
     def changed(self, change: Change) -> None:
-        """Log a change that took effect."""
+        """Log a change that took effect, and count no more of whom it removed, whether or not anybody scrapes."""
+        if change.removed:
+            self._metrics.forget_endpoints(self._registry.snapshot.by_address.keys())
         self._say(
             Event.ENDPOINTS_CHANGED,
             added=[endpoint.address for endpoint in change.added],

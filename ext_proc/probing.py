@@ -14,6 +14,7 @@ from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.slowness import slowness
 from ext_proc.ops.metrics import Metrics
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe import Prober
 from ext_proc.sources.probe_ask import Finding, is_local
 from ext_proc.sources.scrape import metrics_source
@@ -56,9 +57,12 @@ class Probing:
         parts: of the decision.
         engine: the engine whose metrics an endpoint was seen to have; an empty name if there were none.
         metrics: counts the probes.
+        keys: the API keys of the engines.
     """
 
-    def __init__(self, config: Config, parts: Parts, engine: Callable[[Endpoint], str], metrics: Metrics) -> None:
+    def __init__(
+        self, config: Config, parts: Parts, engine: Callable[[Endpoint], str], metrics: Metrics, keys: ApiKeys
+    ) -> None:
         self._registry = parts.registry
         self._health = parts.health
         self._reputations = parts.picker.knowledge.reputations
@@ -67,7 +71,7 @@ class Probing:
         self._compared_at = self._ticked_at = self._excused_until = time.monotonic()
         self._config = config
         self._prober = Prober(
-            config, registry=self._registry, state=self._health.state, engine=self._kind, listener=self
+            config, registry=self._registry, state=self._health.state, engine=self._kind, listener=self, keys=keys
         )
         self.configure(config)
         self._health.doubts = self._prober.hurry

@@ -10,7 +10,10 @@ from pathlib import Path
 
 from ext_proc import cli, config
 from ext_proc.analyze import reference as analysis
+from ext_proc.bootstrap import reference as envoys
+from ext_proc.conformance import reference as conformance
 from ext_proc.core.strategies import GROUP
+from ext_proc.epp import reference as endpoint_picker
 from ext_proc.ops import reference as operations
 
 _MARKED = re.compile(r"(<!-- (?P<name>[a-z]+): generated -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -44,7 +47,11 @@ def tables() -> dict[str, str]:
         "parameters": parameters(),
         "configuration": config.reference(),
         "analysis": analysis.reference(),
+        "conformance": conformance.reference(),
         "operations": operations.reference(),
+        **endpoint_picker.tables(),
+        "profiles": envoys.profiles(),
+        "envoys": envoys.versions(),
     }
 
 
@@ -56,7 +63,8 @@ def filled(text: str) -> str:
 
 def documents(root: Path) -> list[Path]:
     """Return the documents that hold generated tables."""
-    return [root / "README.md", root / "deploy" / "reference.md", root / "deploy" / "strategies.md"]
+    pages = ("conformance.md", "endpoint-picker.md", "reference.md", "strategies.md")
+    return [root / "README.md", root / "envoy" / "README.md", *(root / "deploy" / page for page in pages)]
 
 
 def _own_strategies() -> list[EntryPoint]:

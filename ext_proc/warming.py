@@ -19,8 +19,9 @@ from ext_proc.wire.ext_proc import ExtProcSession
 
 _WARM_UP_ROUNDS = 50
 
-_GC_THRESHOLDS = (50_000, 20, 100)
-"""A decision leaves no cycles; with the usual 700 the collector runs every few dozen requests and finds nothing."""
+_GC_THRESHOLDS = (10_000, 20, 100)
+"""A decision leaves no cycles; with the usual 700 the collector runs every few dozen requests and finds nothing. Ended
+tasks and connections do leave some: with more than this at once, freeing them would hold up requests for long."""
 
 
 def warm_up() -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
-from ext_proc.config import Config
+from ext_proc.config import Config, PoolConfig
 from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.pool import Registry
 from ext_proc.ops.events import Event
@@ -16,7 +17,10 @@ from ext_proc.sources.kubernetes.endpoints import Found, PoolFacts
 from ext_proc.sources.kubernetes.source import KubernetesSource
 
 ANSWERED_WITHIN_S = 10.0
-"""How long the start waits for the API server; without it kvpicker would be ready, and refuse all requests."""
+"""How long the start waits for the API server of pools beside others; alone they must be known before it is ready."""
+
+LOOK_S = 0.1
+"""Seconds between two looks whether it has answered after all."""
 
 
 class Watching:
@@ -37,6 +41,7 @@ class Watching:
         self._lifecycle = lifecycle
         self._say = say
         self._failure_mode = ""
+        self._pools: Mapping[str, PoolConfig] = {}
         self._owners: dict[str, Found] = {}
         self._source = KubernetesSource(self)
 
@@ -66,13 +71,34 @@ class Watching:
 
     def configure(self, config: Config) -> None:
         """Go by another configuration, one that was checked; needs a running event loop."""
-        self._failure_mode = config.failure_mode
+        self._failure_mode, self._pools = config.failure_mode, config.pools
         self._owners = {name: found for name, found in self._owners.items() if name in config.pools}
         self._source.configure(config)
+        # What a cluster said of endpoints that are listed elsewhere now holds no more.
+        others = [one for one in self._registry.snapshot.endpoints if config.pools[one.pool].kubernetes is None]
+        news = [self._lifecycle.set_ready(one, ready=True) for one in others]
+        if any(news):
+            self._keeper.write_eds()
 
     async def answered(self) -> None:
         """Wait until the endpoints are known, for a while."""
         await self._source.answered(ANSWERED_WITHIN_S)
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether no endpoint can be known yet: all pools live in the cluster, and it has told of none of them."""
+        return bool(self._pools) and all(
+            pool.kubernetes is not None
+            and not pool.endpoints
+            and pool.endpoints_file is None
+            and name not in self._owners
+            for name, pool in self._pools.items()
+        )
+
+    async def sighted(self) -> None:
+        """Wait until that is over."""
+        while self.is_blind:  # noqa: ASYNC110  seldom, and for as long as the cluster is away
+            await asyncio.sleep(LOOK_S)
 
     @property
     def is_degraded(self) -> bool:

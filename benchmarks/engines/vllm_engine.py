@@ -52,6 +52,8 @@ class VllmEngine:
         log: file that takes what it says.
         blocks: blocks of its KV cache.
         adapters: LoRA adapters by name.
+        core: the processor core that it keeps to, so that it is no faster while another engine has nothing to do, as
+            engines on machines of their own are not; None for any.
     """
 
     def __init__(
@@ -63,12 +65,14 @@ class VllmEngine:
         *,
         blocks: int = 500,
         adapters: Sequence[tuple[str, Path]] = (),
+        core: int | None = None,
     ) -> None:
         self.ports = ports
         self.address = f"127.0.0.1:{ports.http}"
         self.url = f"http://{self.address}"
         self.kv_tokens = blocks * BLOCK_TOKENS
         self._environment = environment
+        self._core = core
         self._log = log
         self._process: asyncio.subprocess.Process | None = None
         events = {
@@ -119,6 +123,8 @@ class VllmEngine:
             self._process = await processes.spawn(
                 self._environment.python, *self._arguments, output=output, env=_environ()
             )
+        if self._core is not None:  # what it starts later inherits it
+            os.sched_setaffinity(self._process.pid, {self._core})
 
     async def ready(self) -> None:
         """Wait until it answers.

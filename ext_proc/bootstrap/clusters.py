@@ -25,6 +25,8 @@ NO_LIMIT = 100_000
 RETRIES_LIMIT = 1_000
 
 _STATIC = cluster.ClusterDiscoveryType.STATIC
+_NAMES = cluster.ClusterDiscoveryType.STRICT_DNS
+"""Each address of a name is a host of its own, which override_host finds by its ip:port."""
 
 
 def clusters(options: EnvoyOptions) -> list[cluster.Cluster]:
@@ -46,8 +48,11 @@ def _endpoints(options: EnvoyOptions) -> cluster.Cluster:
         ignore_health_on_host_removal=True,
     )
     if options.endpoints:
-        _require_numeric(options.endpoints)
-        engines.type = _STATIC
+        engines.type = _discovery(options.endpoints)
+        if engines.type == _NAMES:
+            _require_names(options.endpoints)
+            # As kvpicker itself looks names up: an engine with both kinds of addresses goes by the same one here.
+            engines.dns_lookup_family = cluster.ClusterDnsLookupFamily.V4_PREFERRED
         engines.load_assignment = _assignment(ENDPOINTS, options.endpoints, "endpoints")
     else:
         engines.type = cluster.ClusterDiscoveryType.EDS
@@ -55,10 +60,10 @@ def _endpoints(options: EnvoyOptions) -> cluster.Cluster:
     return engines
 
 
-def _require_numeric(addresses: tuple[str, ...]) -> None:
+def _require_names(addresses: tuple[str, ...]) -> None:
     for text in addresses:
-        if not is_numeric(text):
-            raise ConfigError(f"{text!r}: override_host knows ip:port only", path="endpoints")
+        if is_numeric(text):
+            raise ConfigError(f"{text!r} stands beside a host name; write addresses or names", path="endpoints")
 
 
 def _eds(path: str) -> cluster.ClusterEdsClusterConfig:
@@ -131,7 +136,7 @@ def _access_log(number: int, text: str) -> cluster.Cluster:
 
 
 def _discovery(addresses: tuple[str, ...]) -> cluster.ClusterDiscoveryType:
-    return _STATIC if all(map(is_numeric, addresses)) else cluster.ClusterDiscoveryType.STRICT_DNS
+    return _STATIC if all(map(is_numeric, addresses)) else _NAMES
 
 
 def _assignment(name: str, addresses: tuple[str, ...], path: str) -> endpoint.ClusterLoadAssignment:

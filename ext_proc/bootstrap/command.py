@@ -13,13 +13,13 @@ import msgspec
 
 from ext_proc.bootstrap.binary import find_envoy, validate
 from ext_proc.bootstrap.names import ENDPOINTS
-from ext_proc.bootstrap.options import EnvoyOptions
+from ext_proc.bootstrap.options import PROFILES, EnvoyOptions
+from ext_proc.bootstrap.versions import BUILDS
 from ext_proc.core.errors import ConfigError
-
-PROFILES = ("lean",)
 
 _DEFAULTS = EnvoyOptions()
 _SPELT = (
+    "envoy_version",
     "listen",
     "admin",
     "endpoints_file",
@@ -47,7 +47,12 @@ EMPTY_POOL = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's options."""
-    parser.add_argument("--profile", choices=PROFILES, default="lean", help="how Envoy and kvpicker talk")
+    parser.add_argument(
+        "--profile", choices=PROFILES, default=_DEFAULTS.profile, help="how Envoy and kvpicker talk [%(default)s]"
+    )
+    parser.add_argument(
+        "--envoy-version", choices=BUILDS, default=_DEFAULTS.envoy_version, help="what to render for [%(default)s]"
+    )
     parser.add_argument("--listen", default=_DEFAULTS.listen, help="where clients connect [%(default)s]")
     parser.add_argument("--admin", default=_DEFAULTS.admin, help="Envoy's admin, or `none` [%(default)s]")
     parser.add_argument(
@@ -60,7 +65,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--endpoints-file", default=_DEFAULTS.endpoints_file, help="EDS file that kvpicker writes [%(default)s]"
     )
     parser.add_argument(
-        "--endpoint", action="append", metavar="ADDRESS", help="a fixed engine in place of the EDS file; repeat it"
+        "--endpoint",
+        action="append",
+        metavar="ADDRESS",
+        help="an engine, or a name of engines, in place of the EDS file; repeat it",
     )
     parser.add_argument(
         "--failure-mode",
@@ -84,7 +92,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds, where requests wait for their turn; 0 lets none wait longer than the above [%(default)s]",
     )
     parser.add_argument("--body-limit", type=int, default=_DEFAULTS.body_limit, help="bytes [%(default)s]")
-    parser.add_argument("--retries", type=int, default=_DEFAULTS.retries, help="attempts after the first [%(default)s]")
+    parser.add_argument("--retries", type=int, help="attempts after the first [2, none with the profile duplex]")
     parser.add_argument(
         "--repeatable",
         action="append",
@@ -105,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
     from ext_proc.bootstrap.document import to_yaml  # noqa: PLC0415  the typed messages take half a second to import
 
     options = _options(arguments)
-    text = to_yaml(options, command=_command(arguments, options))
+    text = to_yaml(options, command=_command(options))
     if arguments.check:
         check(options, find_envoy(arguments.envoy))
     if arguments.output:
@@ -135,6 +143,8 @@ def check(options: EnvoyOptions, binary: Path) -> None:
 
 def _options(arguments: argparse.Namespace) -> EnvoyOptions:
     return EnvoyOptions(
+        profile=arguments.profile,
+        envoy_version=arguments.envoy_version,
         listen=arguments.listen,
         admin=None if arguments.admin in {None, "none"} else arguments.admin,
         processors=tuple(arguments.processor or _DEFAULTS.processors),
@@ -160,9 +170,9 @@ def _repeatable(paths: list[str] | None) -> tuple[str, ...]:
     return () if paths == ["none"] else tuple(paths)
 
 
-def _command(arguments: argparse.Namespace, options: EnvoyOptions) -> str:
+def _command(options: EnvoyOptions) -> str:
     """Spell the command that renders the same again."""
-    words = ["kvpicker", "envoy-config", "--profile", arguments.profile]
+    words = ["kvpicker", "envoy-config", "--profile", options.profile]
     for field, flag in (("processors", "--processor"), ("endpoints", "--endpoint"), ("repeatable", "--repeatable")):
         if getattr(options, field) != getattr(_DEFAULTS, field):
             words += [word for each in getattr(options, field) or ("none",) for word in (flag, each)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import betterproto2
@@ -14,16 +15,39 @@ from ext_proc.bootstrap.clusters import clusters
 from ext_proc.bootstrap.listener import entry
 from ext_proc.bootstrap.options import EnvoyOptions
 from ext_proc.bootstrap.typed import address
+from ext_proc.bootstrap.versions import Gap, gaps, without
 
 # With it, ext_proc streams end by EOF instead of, at random, by a reset.
 RUNTIME = {"envoy.reloadable_features.ext_proc_graceful_grpc_close": True}
 
+WIDTH = 120
+
 
 def render(options: EnvoyOptions) -> dict[str, Any]:
-    """The bootstrap of the lean profile as plain data: enum names, durations like `0.2s`.
+    """The bootstrap of a profile as plain data: enum names, durations like `0.2s`.
 
     Raises ConfigError, with the name of the option, for an address that cannot be used.
     """
+    return _render(options)[0]
+
+
+def to_yaml(options: EnvoyOptions, *, command: str = "kvpicker envoy-config") -> str:
+    """The same as YAML, headed by a comment: which `command` rendered it, and what an older Envoy has to do without."""
+    config, missed = _render(options)
+    notes = [
+        f"Left out, as Envoy {options.envoy_version} has no {gap.setting} (new in {gap.since}): {gap.loss}."
+        for gap in missed
+    ]
+    if options.harm_of_retries and not options.attempts_after:
+        notes.append(f"Left out, the routes' retry_policy: {options.harm_of_retries}.")
+    lines = [f"# Rendered by: {command}", "# README.md beside the goldens explains each setting."]
+    lines += [textwrap.fill(note, width=WIDTH, initial_indent="# ", subsequent_indent="#   ") for note in notes]
+    body = yaml.dump(config, Dumper=_PlainDumper, sort_keys=False, width=WIDTH)
+    return "\n".join([*lines, body])
+
+
+def _render(options: EnvoyOptions) -> tuple[dict[str, Any], list[Gap]]:
+    """Return the configuration, and what had to be left out."""
     runtime = bootstrap.RuntimeLayer(name="kvpicker", static_layer=Struct.from_dict(RUNTIME))
     message = bootstrap.Bootstrap(
         node=core.Node(id="kvpicker-envoy", cluster="kvpicker"),
@@ -32,14 +56,7 @@ def render(options: EnvoyOptions) -> dict[str, Any]:
     )
     if options.admin is not None:
         message.admin = bootstrap.Admin(address=address(options.admin, path="admin"))
-    rendered: dict[str, Any] = message.to_dict(casing=betterproto2.Casing.SNAKE)
-    return rendered
-
-
-def to_yaml(options: EnvoyOptions, *, command: str = "kvpicker envoy-config") -> str:
-    """The same as YAML, headed by a comment that says which `command` rendered it."""
-    body = yaml.dump(render(options), Dumper=_PlainDumper, sort_keys=False, width=120)
-    return f"# Rendered by: {command}\n# README.md beside the goldens explains each setting.\n{body}"
+    return without(message.to_dict(casing=betterproto2.Casing.SNAKE), gaps(options.envoy_version))
 
 
 class _PlainDumper(yaml.SafeDumper):

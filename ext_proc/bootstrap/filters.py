@@ -20,6 +20,7 @@ from ext_proc.bootstrap.sessions import name_sessions
 from ext_proc.bootstrap.typed import packed, seconds
 from ext_proc.bootstrap.usage import read_usage
 from ext_proc.core.names import (
+    ANSWER_HEADERS,
     ASKER,
     EXPLAIN,
     EXPLAIN_PASSED,
@@ -30,9 +31,11 @@ from ext_proc.core.names import (
     SUBSET_NAMESPACE,
 )
 
-# The last three are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
-OWN_HEADERS = rf"^(x-(gateway|kvpicker)-.*|{RANK}|content-type|retry-after|x-llm-d-request-dropped-reason)$"
-STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", "x-envoy-", RANK)
+# Three of them are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
+# Envoy refuses a regular expression of more than 100 RE2 instructions, and each version needs other numbers of them.
+OWN_HEADERS = rf"x-(gateway|kvpicker|llm-d-request-dropped)-.+|{RANK}|content-type|retry-after"
+ENVOYS_PREFIX = "x-envoy-"
+STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", ENVOYS_PREFIX, RANK)
 
 _HEADERS = processor.ProcessingModeHeaderSendMode
 _BODY = processor.ProcessingModeBodySendMode
@@ -40,18 +43,44 @@ _BODY = processor.ProcessingModeBodySendMode
 
 def filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of ordinary requests."""
+    duplex = options.profile == "duplex"
     return [
-        _strip(),
+        _strip(options),
         *name_sessions(options),
-        _picker(options, _BODY.BUFFERED_PARTIAL, _BODY.STREAMED if options.first_token else _BODY.NONE),
-        _filter("envoy.filters.http.lua", read_usage()),
+        _picker(options, _full_duplex() if duplex else _requests_only(options)),
+        # In full duplex kvpicker sees the answers itself.
+        *([] if duplex else [_filter("envoy.filters.http.lua", read_usage())]),
         _router(options),
     ]
 
 
 def upgrade_filters(options: EnvoyOptions) -> list[hcm.HttpFilter]:
     """The chain of upgraded connections: picked by their headers, because their body has no end to wait for."""
-    return [_strip(), *name_sessions(options), _picker(options, _BODY.NONE, _BODY.NONE), _router(options)]
+    return [_strip(options), *name_sessions(options), _picker(options, _headers_only()), _router(options)]
+
+
+def _headers_only() -> processor.ProcessingMode:
+    return processor.ProcessingMode(request_header_mode=_HEADERS.SEND, response_header_mode=_HEADERS.SKIP)
+
+
+def _requests_only(options: EnvoyOptions) -> processor.ProcessingMode:
+    """Show requests; of answers nothing, or their beginning."""
+    mode = _headers_only()
+    mode.request_body_mode = _BODY.BUFFERED if options.profile == "buffered" else _BODY.BUFFERED_PARTIAL
+    mode.response_body_mode = _BODY.STREAMED if options.first_token else _BODY.NONE
+    return mode
+
+
+def _full_duplex() -> processor.ProcessingMode:
+    """Show requests and answers whole, trailers too: Envoy insists on those."""
+    return processor.ProcessingMode(
+        request_header_mode=_HEADERS.SEND,
+        request_body_mode=_BODY.FULL_DUPLEX_STREAMED,
+        request_trailer_mode=_HEADERS.SEND,
+        response_header_mode=_HEADERS.SEND,
+        response_body_mode=_BODY.FULL_DUPLEX_STREAMED,
+        response_trailer_mode=_HEADERS.SEND,
+    )
 
 
 def _filter(name: str, message: betterproto2.Message) -> hcm.HttpFilter:
@@ -62,7 +91,8 @@ def _router(options: EnvoyOptions) -> hcm.HttpFilter:
     return _filter(
         "envoy.filters.http.router",
         router.Router(
-            suppress_envoy_headers=True,
+            # In full duplex kvpicker tells engines' answers from Envoy's own by them; clients do not get them either.
+            suppress_envoy_headers=options.profile != "duplex",
             upstream_log=attempts_logs(options),
             # At once: the request that goes on elsewhere may last for minutes.
             upstream_log_options=router.RouterUpstreamAccessLogOptions(flush_upstream_log_on_upstream_stream=True),
@@ -70,7 +100,7 @@ def _router(options: EnvoyOptions) -> hcm.HttpFilter:
     )
 
 
-def _strip() -> hcm.HttpFilter:
+def _strip(options: EnvoyOptions) -> hcm.HttpFilter:
     """Remove what only this Envoy and kvpicker may say. In a filter, since route-level removal also hits our own.
 
     That a client asks for an explanation is passed on under another name.
@@ -83,23 +113,23 @@ def _strip() -> hcm.HttpFilter:
         mutation_rules.HeaderMutation(remove=EXPLAIN_PASSED),
         mutation_rules.HeaderMutation(append=explain),
     ]
-    mutations += [
-        mutation_rules.HeaderMutation(
-            remove_on_match=mutation_rules.HeaderMutationRemoveOnMatch(key_matcher=matcher.StringMatcher(prefix=prefix))
-        )
-        for prefix in STRIPPED_PREFIXES
-    ]
+    mutations += map(_remove_all, STRIPPED_PREFIXES)
+    of_answers = [_remove_all(ENVOYS_PREFIX)] if options.profile == "duplex" else []
     return _filter(
         "envoy.filters.http.header_mutation",
-        header_mutation.HeaderMutation(mutations=header_mutation.Mutations(request_mutations=mutations)),
+        header_mutation.HeaderMutation(
+            mutations=header_mutation.Mutations(request_mutations=mutations, response_mutations=of_answers)
+        ),
     )
 
 
-def _picker(
-    options: EnvoyOptions,
-    request_body: processor.ProcessingModeBodySendMode,
-    response_body: processor.ProcessingModeBodySendMode,
-) -> hcm.HttpFilter:
+def _remove_all(prefix: str) -> mutation_rules.HeaderMutation:
+    return mutation_rules.HeaderMutation(
+        remove_on_match=mutation_rules.HeaderMutationRemoveOnMatch(key_matcher=matcher.StringMatcher(prefix=prefix))
+    )
+
+
+def _picker(options: EnvoyOptions, mode: processor.ProcessingMode) -> hcm.HttpFilter:
     return _filter(
         "envoy.filters.http.ext_proc",
         processor.ExternalProcessor(
@@ -108,20 +138,16 @@ def _picker(
             status_on_error=envoy_type.HttpStatus(code=envoy_type.StatusCode.ServiceUnavailable),
             message_timeout=seconds(options.message_timeout),
             max_message_timeout=seconds(options.max_message_timeout) if options.max_message_timeout else None,
-            processing_mode=processor.ProcessingMode(
-                request_header_mode=_HEADERS.SEND,
-                request_body_mode=request_body,
-                response_header_mode=_HEADERS.SKIP,
-                response_body_mode=response_body,
-            ),
+            processing_mode=mode,
             request_attributes=[ASKER],
             allow_mode_override=True,
             forward_rules=processor.HeaderForwardingRules(
                 allowed_headers=matcher.ListStringMatcher(
-                    patterns=[matcher.StringMatcher(exact=name) for name in (*READ_HEADERS, *_labels(options))]
+                    patterns=[matcher.StringMatcher(exact=name) for name in _read_headers(options)]
                 )
             ),
-            allow_content_length_header=True,
+            # A body that is buffered whole keeps its length anyhow.
+            allow_content_length_header=options.profile != "buffered" or options.first_token,
             mutation_rules=mutation_rules.HeaderMutationRules(
                 disallow_all=True, allow_expression=matcher.RegexMatcher(regex=OWN_HEADERS)
             ),
@@ -133,8 +159,10 @@ def _picker(
     )
 
 
-def _labels(options: EnvoyOptions) -> list[str]:
-    return [name.lower() for name in (options.tenant_header, options.priority_header) if name is not None]
+def _read_headers(options: EnvoyOptions) -> list[str]:
+    labels = [name.lower() for name in (options.tenant_header, options.priority_header) if name is not None]
+    of_answers = sorted(ANSWER_HEADERS - {*READ_HEADERS}) if options.profile == "duplex" else []
+    return [*READ_HEADERS, *labels, *of_answers]
 
 
 def _namespaces(*names: str) -> processor.MetadataOptionsMetadataNamespaces:

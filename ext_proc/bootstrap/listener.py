@@ -13,6 +13,7 @@ from ext_proc.bootstrap.names import ENDPOINTS, LISTENER
 from ext_proc.bootstrap.options import MIB, EnvoyOptions
 from ext_proc.bootstrap.replies import local_replies
 from ext_proc.bootstrap.typed import address, packed, seconds
+from ext_proc.bootstrap.versions import LIMIT_OF_BODIES, lacks
 from ext_proc.core.names import (
     DECISION_HEADER,
     EXPLAIN_PASSED,
@@ -38,9 +39,16 @@ def entry(options: EnvoyOptions) -> listener.Listener:
     return listener.Listener(
         name=LISTENER,
         address=address(options.listen, path="listen"),
-        per_connection_buffer_limit_bytes=min(options.body_limit, CONNECTION_BUFFER),
+        per_connection_buffer_limit_bytes=_connection_buffer(options),
         filter_chains=[listener.FilterChain(filters=[manager])],
     )
+
+
+def _connection_buffer(options: EnvoyOptions) -> int:
+    """Return the bytes that Envoy may hold of a connection; where nothing else bounds bodies, so does this."""
+    if lacks(options.envoy_version, LIMIT_OF_BODIES):
+        return options.body_limit
+    return min(options.body_limit, CONNECTION_BUFFER)
 
 
 def _manager(options: EnvoyOptions) -> hcm.HttpConnectionManager:
@@ -68,7 +76,9 @@ def _manager(options: EnvoyOptions) -> hcm.HttpConnectionManager:
 
 def _routes(options: EnvoyOptions) -> route.RouteConfiguration:
     """Route all paths to the one cluster, without a time limit, with retries only where nothing is done twice."""
-    routes = [_route(path, route.RouteMatch(path=path), REPEAT_ON, options) for path in options.repeatable]
+    # Where nothing is tried again these would be as all others.
+    repeatable = options.repeatable if options.attempts_after else ()
+    routes = [_route(path, route.RouteMatch(path=path), REPEAT_ON, options) for path in repeatable]
     routes.append(_route("engines", route.RouteMatch(prefix="/"), RETRY_ON, options))
     host = route.VirtualHost(name="all", domains=["*"], routes=routes, request_body_buffer_limit=options.body_limit)
     return route.RouteConfiguration(
@@ -84,12 +94,13 @@ def _route(name: str, match: route.RouteMatch, retry_on: str, options: EnvoyOpti
         cluster=ENDPOINTS,
         timeout=seconds(0),
         idle_timeout=seconds(options.stream_idle_timeout),
-        retry_policy=route.RetryPolicy(
-            retry_on=retry_on,
-            num_retries=options.retries,
-            retry_back_off=route.RetryPolicyRetryBackOff(base_interval=seconds(0.01), max_interval=seconds(0.05)),
-        ),
     )
+    if options.attempts_after:
+        action.retry_policy = route.RetryPolicy(
+            retry_on=retry_on,
+            num_retries=options.attempts_after,
+            retry_back_off=route.RetryPolicyRetryBackOff(base_interval=seconds(0.01), max_interval=seconds(0.05)),
+        )
     return route.Route(name=name, match=match, route=action)
 
 

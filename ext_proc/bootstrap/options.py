@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import re
-from typing import Literal
+from collections.abc import Mapping
+from typing import Final, Literal
 
 import msgspec
 
+from ext_proc.bootstrap.versions import BODY_TWICE, BUILDS, NEWEST, OLDEST
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import Operation
 from ext_proc.core.prompts.routes import classify
 
 FailureMode = Literal["open", "closed"]
+Profile = Literal["lean", "buffered", "duplex"]
+
+PROFILES: Final[Mapping[Profile, str]] = {
+    "lean": "kvpicker sees requests, however long ones by their beginning",
+    "buffered": "kvpicker sees whole requests; longer ones than `--body-limit` are refused with 413",
+    "duplex": "all of requests and answers passes through kvpicker",
+}
+"""How Envoy and kvpicker talk, and what that means."""
 
 MIB = 1024 * 1024
+RETRIES = 2
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
@@ -32,18 +43,22 @@ _LABELS = (("tenant_header", "tenant"), ("priority_header", "priority"))
 class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The choices of one Envoy; the defaults are the golden configuration. Durations are in seconds, sizes in bytes.
 
-    Addresses are `ip:port` (IPv6 in brackets) or `unix:/path`; only `processors` may also be `name:port`.
+    Addresses are `ip:port` (IPv6 in brackets) or `unix:/path`; `processors` and `endpoints` may also be `name:port`.
 
     Attributes:
+        profile: how Envoy and kvpicker talk, see `PROFILES`.
+        envoy_version: version of the Envoy, such as `1.37`; what that lacks is left out.
         listen: where clients connect.
         admin: Envoy's admin interface; None switches it off. Port 0 takes a free one.
         processors: the kvpicker processes; Envoy shares exchanges among them and logs every request to each.
         endpoints_file: the EDS file that kvpicker writes; it must exist when Envoy starts.
-        endpoints: engines fixed for Envoy's life, in place of `endpoints_file`.
+        endpoints: engines fixed for Envoy's life, in place of `endpoints_file`; or names, such as that of a headless
+            Service, all of whose addresses are engines and are looked up again every few seconds.
         failure_mode: what becomes of requests while no processor answers: `open` lets Envoy's own policy choose
             among the default pool, `closed` refuses them with 503.
         first_token: True to show the processor each streamed answer until its first piece, which tells when the
-            first token came; until then the request shares the processor's fate.
+            first token came; until then the request shares the processor's fate. Not with the profile duplex, which
+            tells it anyhow.
         message_timeout: how long Envoy waits for each answer of a processor.
         max_message_timeout: how long it waits if the processor asks it to, for a request that waits for its turn; 0
             lets it not be asked. The processors must be told (`envoy.max_message_timeout_s`).
@@ -52,7 +67,8 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         priority_header: the same for the priority of a request.
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
-        retries: attempts after the first, as long as nothing was sent.
+        retries: attempts after the first, as long as nothing was sent. None is 2, or 0 where any number harms, see
+            `harm_of_retries`.
         repeatable: paths whose requests may also be sent again after an engine had them and closed the connection
             without an answer, exactly as clients spell them. What generates text is refused here: it would run twice.
         session_header: a header of clients that names their conversation, for session affinity; its value reaches the
@@ -69,6 +85,8 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         log_name: name of the log in its stream.
     """
 
+    profile: Profile = "lean"
+    envoy_version: str = NEWEST
     listen: str = "0.0.0.0:8080"
     admin: str | None = "127.0.0.1:9901"
     processors: tuple[str, ...] = ("127.0.0.1:9002",)
@@ -81,7 +99,7 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tenant_header: str | None = None
     priority_header: str | None = None
     body_limit: int = 4 * MIB
-    retries: int = 2
+    retries: int | None = None
     repeatable: tuple[str, ...] = REPEATABLE
     session_header: str | None = None
     session_cookie: str | None = None
@@ -93,8 +111,27 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     log_period: float = 10.0
     log_name: str = "kvpicker"
 
+    @property
+    def attempts_after(self) -> int:
+        """Attempts after the first, whether chosen or not."""
+        if self.retries is not None:
+            return self.retries
+        return 0 if self.harm_of_retries else RETRIES
+
+    @property
+    def harm_of_retries(self) -> str:
+        """Why a route should have no retry policy, which harms requests even if none is tried again; or nothing."""
+        if self.profile == "duplex":
+            return "in full duplex, Envoy sends a body twice to engines if trailers follow it and the route has one"
+        if self.profile == "lean" and self.envoy_version in BODY_TWICE:
+            return f"Envoy {self.envoy_version} sends a body over the limit twice if the route has one"
+        return ""
+
     def __post_init__(self) -> None:
         """Refuse what Envoy could not run with; raises ConfigError."""
+        self._require_known()
+        if self.first_token and self.profile == "duplex":
+            raise ConfigError("the profile duplex shows whole answers anyhow; leave it out", path="first_token")
         if not self.processors:
             raise ConfigError("name at least one kvpicker process", path="processors")
         if len(set(self.processors)) < len(self.processors):
@@ -113,6 +150,15 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 )
         for path in self.repeatable:
             _require_repeatable(path)
+
+    def _require_known(self) -> None:
+        if self.profile not in PROFILES:
+            raise ConfigError(f"one of {', '.join(PROFILES)} expected, not {self.profile!r}", path="profile")
+        if self.envoy_version not in BUILDS:
+            raise ConfigError(
+                f"{OLDEST} to {NEWEST} expected, not {self.envoy_version!r}; a later Envoy takes what {NEWEST} takes",
+                path="envoy_version",
+            )
         if self.failure_mode not in {"open", "closed"}:
             raise ConfigError(f"`open` or `closed` expected, not {self.failure_mode!r}", path="failure_mode")
 

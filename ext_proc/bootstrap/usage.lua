@@ -8,6 +8,7 @@ local KEY = "words"
 local WINDOW = 4096      -- longer than any usage object
 local ID_WITHIN = 16384  -- an answer gives its id at its beginning
 local MAX_DIGITS = 9
+local TAIL = 64          -- of a JSON answer, which ends as it begins unless somebody promised too few bytes
 
 local NAMES = {
   prompt_tokens = "prompt", completion_tokens = "completion", cached_tokens = "cached",
@@ -50,11 +51,18 @@ local function fails(text)
       or string.find(text, 'data:%s*{%s*"type"%s*:%s*"error"'))
 end
 
+local function is_cut(first, tail)
+  local last = string.match(tail, "(%S)%s*$")
+  return last ~= nil and (first == "{" and last ~= "}" or first == "[" and last ~= "]")
+end
+
 function envoy_on_response(handle)
   local kind = handle:headers():get("content-type") or ""
   local events = string.find(kind, "text/event-stream", 1, true) == 1
   if not events and string.find(kind, "application/json", 1, true) ~= 1 then return end
+  local plain = (handle:headers():get("content-encoding") or "identity") == "identity"
   local rest, length, id, failed, seen = "", 0, nil, false, {}
+  local first, tail = nil, ""
   for chunk in handle:bodyChunks() do
     local size = chunk:length()
     local text = rest .. chunk:getBytes(0, size)
@@ -68,6 +76,11 @@ function envoy_on_response(handle)
     end
     local after = read_all_usage(handle, text, seen)
     length = length + size
+    if not events and size > 0 then
+      first = first or string.match(text, "^%s*(%S)")
+      tail = string.sub(text, -TAIL)
+    end
     rest = string.sub(text, math.max(after, #text - WINDOW + 1))
   end
+  if not events and plain and is_cut(first, tail) then note(handle, seen, "cut", 1) end
 end

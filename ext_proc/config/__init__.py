@@ -21,6 +21,7 @@ from ext_proc.config.settings import (
     ScrapeConfig,
     StrategyConfig,
 )
+from ext_proc.config.tls import TlsConfig
 
 __all__ = [
     "HEADER",
@@ -43,6 +44,7 @@ __all__ = [
     "PromptsConfig",
     "ScrapeConfig",
     "StrategyConfig",
+    "TlsConfig",
     "load",
     "located",
     "parse",

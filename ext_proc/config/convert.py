@@ -129,8 +129,9 @@ def _explain(message: str, value: Any) -> str:
         return "must not be empty"
     if match := re.match(r"Expected `str` of length (>=|<=) (\d+)", message):
         return f"must have {SIGNS[match[1]]} {match[2]} characters, got {shown(value)}"
-    if match := re.match(r"Expected `str` matching regex", message):
-        return f"{shown(value)} is not a name; use letters, digits and hyphens"
+    if match := re.match(r"Expected `str` matching regex '(.*)'", message):
+        letters = "letters" if "A-Z" in match[1] else "lower-case letters"
+        return f"{shown(value)} is not a name; use {letters}, digits and hyphens"
     if match := re.match(r"Expected `(\w+)", message):
         return f"expected {WORDS.get(match[1], match[1])}, got {shown(value)}{_advice(match[1], value)}"
     return message

@@ -6,7 +6,7 @@ import difflib
 import re
 from contextlib import contextmanager
 from pathlib import Path as FilePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -20,6 +20,7 @@ from ext_proc.core.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from ext_proc.config.tls import TlsConfig
     from ext_proc.core.pool import EndpointSpec
 
 SMALLEST = "pools: {main: {endpoints: ['10.0.0.11:8000']}}"
@@ -60,14 +61,16 @@ def _where(field: str, path: FilePath) -> str:
     return document.where(found) if found else ""
 
 
-def parse(text: str, source: str = "config") -> Config:
-    """Read a configuration; `source` names it in messages.
+def parse(text: str, source: str = "config", complete: Callable[[Any], Any] | None = None) -> Config:
+    """Read a configuration; `source` names it in messages, `complete` may add to what was read.
 
     Addresses come back in canonical notation.
 
     Raises ConfigError that names file, line and field of every mistake.
     """
     document = read(text, source)
+    if complete is not None:
+        document = msgspec.structs.replace(document, data=complete(document.data))
     if document.data is None:
         raise ConfigError(f"the file is empty; the smallest configuration is: {SMALLEST}", where=source)
     config = convert(document, Config)
@@ -109,9 +112,9 @@ def _config_problems(config: Config) -> Iterator[Problem]:
     if not re.fullmatch(r"[A-Za-z_]\w*", config.scrape.token_env or "_", re.ASCII):
         # The text is not quoted, since it may be the token itself.
         yield Problem(("scrape", "token_env"), "not the name of an environment variable; the token must not stand here")
-    problem = config.admin.problem()
-    if problem is not None:
-        yield Problem(("admin", problem[0]), problem[1])
+    for section, problem in (("admin", config.admin.problem()), ("tenants", config.tenants.problem())):
+        if problem is not None:
+            yield Problem((section, problem[0]), problem[1])
     for index, text in enumerate(config.explain.networks):
         yield from _problems(addresses.network, text, ("explain", "networks", index))
 
@@ -121,10 +124,22 @@ def _listen_problems(config: Config) -> Iterator[Problem]:
         yield Problem(("listen",), "there is no address; write at least one, as in [127.0.0.1:9002]")
     for index, text in enumerate(config.listen):
         yield from _problems(addresses.listening, text, ("listen", index))
+    for index, text in enumerate(config.health_listen):
+        yield from _problems(addresses.listening, text, ("health_listen", index))
+    if config.tls is not None:
+        yield from _tls_problems(config.tls)
     if config.admin.listen.startswith("unix:"):
         yield Problem(("admin", "listen"), "the admin server listens on ip:port only")
     else:
         yield from _problems(addresses.listening, config.admin.listen, ("admin", "listen"))
+
+
+def _tls_problems(tls: TlsConfig) -> Iterator[Problem]:
+    problem = tls.problem()
+    if problem is not None:
+        yield Problem(("tls", problem[0]), problem[1])
+    for index, text in enumerate(tls.plaintext):
+        yield from _problems(addresses.listening, text, ("tls", "plaintext", index))
 
 
 def _problems(read_as: Callable[[str], object], text: str, path: Path) -> Iterator[Problem]:

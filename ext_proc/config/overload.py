@@ -14,6 +14,8 @@ HeaderName = Annotated[str, Meta(pattern=r"^[a-z0-9_-]{1,100}$")]
 Priority = Annotated[int, Meta(ge=-HIGHEST_PRIORITY, le=HIGHEST_PRIORITY)]
 WaitSeconds = Annotated[float, Meta(ge=0, le=3_600)]
 
+CREDENTIAL_HEADERS = frozenset({"api-key", "authorization", "cookie", "proxy-authorization", "x-api-key"})
+
 MARGIN_S = 1.0
 """Seconds that Envoy is asked to be patient beyond the longest wait, so that a late answer is not too late."""
 
@@ -23,6 +25,9 @@ SHARE_OF_TIMEOUT = 0.8
 
 class CapsConfig(Section, frozen=True, kw_only=True):
     """What an endpoint may hold at most. Beyond that requests wait here, where they can still go anywhere.
+
+    Caps need to hear of the ends of requests, from Envoy's access log or from answers that pass in full duplex. While
+    nothing is heard (`kvpicker_degraded{reason="access_log"}` is 1) they do not hold.
 
     Attributes:
         requests: Requests in flight. Unset is no cap. A little more than the engine runs at once (vLLM:
@@ -44,12 +49,13 @@ class QueueConfig(Section, frozen=True, kw_only=True):
 
     Attributes:
         max_requests: Requests that wait at once, at most; further ones get 429. 0 lets none wait.
-        max_bytes: Bytes that they hold here at once, at most: their prompts, and 4 KB each.
+        max_bytes: Bytes that they hold here at once, at most: their prompts, and 4 KB each; in full duplex their bodies
+            too.
         wait_s: Seconds that a request waits, at most; then it gets 429. Envoy must be that patient, see
             `envoy.max_message_timeout_s`. Unset takes 10, or what Envoy allows if that is less.
         scale_from_zero_s: Seconds that a request waits for the first ready endpoint of the pool, at most; then it gets
-            503. For pools whose endpoints come when they are needed; they need `models` if there are other pools. 0
-            does not wait.
+            503. For pools whose endpoints come when they are needed; they need `models` if there are other pools. Ready
+            is who the cluster says is, or who is listed and answers probes. 0 does not wait.
         max_promises: Refused requests that are remembered until they come back as Retry-After told them, at most. Then
             they go before new ones.
         max_tenants: Tenants remembered per row of waiting requests that have nobody waiting, at most.
@@ -70,9 +76,11 @@ class TenantsConfig(Section, frozen=True, kw_only=True):
     clients send. Envoy must pass them on (`envoy-config --tenant-header`, `--priority-header`).
 
     Attributes:
-        header: Header that names the tenant, such as `x-llm-d-inference-fairness-id`. Tenants that wait are served
+        header: Header that names the tenant, such as `x-llm-d-inference-fairness-id`, which is read by its older name
+            `x-gateway-inference-fairness-id` too. Tenants that wait are served
             equal shares, by tokens. Never one with credentials; a hash of the API key will do. Unset knows no tenants.
-        priority_header: Header that holds the priority: one of `priorities` or a whole number from -100 to 100; higher
+        priority_header: Header that holds the priority, such as `x-llm-d-inference-objective` (or
+            `x-gateway-inference-objective`): one of `priorities` or a whole number from -100 to 100; higher
             goes first, and all else is 0. Unset knows no priorities.
         priorities: What names of priorities mean, such as `interactive: 10`.
     """
@@ -80,6 +88,13 @@ class TenantsConfig(Section, frozen=True, kw_only=True):
     header: HeaderName | None = None
     priority_header: HeaderName | None = None
     priorities: dict[Annotated[str, Meta(min_length=1, max_length=100)], Priority] = field(default_factory=dict)
+
+    def problem(self) -> tuple[str, str] | None:
+        """Return a field and what is wrong with it; None if all is well."""
+        for name in ("header", "priority_header"):
+            if getattr(self, name) in CREDENTIAL_HEADERS:
+                return name, "it holds credentials, which are no names; let the gateway set one, such as a hash of them"
+        return None
 
 
 def longest_wait(message_timeout: float, max_message_timeout: float) -> float:

@@ -10,6 +10,7 @@ RELOADABLE = frozenset(
         "dns",
         "explain",
         "failure_mode",
+        "gateway",
         "health",
         "kubernetes",
         "models",

@@ -9,11 +9,13 @@ from msgspec import Meta, field
 from ext_proc.config.admin import AdminConfig
 from ext_proc.config.dns import DnsConfig
 from ext_proc.config.envoy import EnvoyConfig
+from ext_proc.config.gateway import GatewayConfig
 from ext_proc.config.health import HealthConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig
 from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
 from ext_proc.config.section import Port, Seconds, Section
+from ext_proc.config.tls import TlsConfig
 from ext_proc.config.tokens import TokensConfig
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
@@ -98,8 +100,9 @@ class PoolConfig(Section, frozen=True, kw_only=True):
         tokens: How the exact tokens of requests are found. Unset goes by their text.
         kv_events: Where the engines tell what their caches hold. Unset listens to none.
         api_key_env: Name of an environment variable that holds the engines' API key, sent as a bearer token with what
-            kvpicker itself asks them: `/v1/models`, `/tokenize`. Requests of clients carry their own.
-        caps: What each endpoint may hold at most. None by default.
+            kvpicker itself asks them: `/v1/models`, `/tokenize`, probes. Requests of clients carry their own.
+        caps: What each endpoint may hold at most, as long as ends of requests are heard of, by Envoy's access log or in
+            full duplex. None by default.
         queue: How requests wait when all endpoints are at their caps.
     """
 
@@ -245,6 +248,9 @@ class Config(Section, frozen=True, kw_only=True):
     Attributes:
         listen: Addresses of the gRPC server that Envoy calls, each `ip:port` or `unix:/path`. Loopback,
             because an ext_proc server sees prompts.
+        tls: Encryption of `listen`, except for Unix sockets. Unset encrypts nothing.
+        health_listen: Further addresses, like those of `listen`, on which a gRPC server answers health checks alone and
+            is not encrypted, for the probes of Kubernetes, which speak no TLS.
         transport: How the gRPC server is driven: `queue` by grpcio's own completion queue, which under load takes a
             third of the CPU of the other; `aio` by grpc.aio; `auto` by the queue where a check at the start finds that
             it works with the installed grpcio.
@@ -263,6 +269,7 @@ class Config(Section, frozen=True, kw_only=True):
         dns: How host names of endpoints become addresses.
         kubernetes: How the API server is reached.
         explain: What clients are told of decisions.
+        gateway: What the gateway says of requests in headers.
         tenants: On whose behalf requests are sent, and which go first when they must wait.
         failure_mode: What happens to a request on an internal error of kvpicker: `open` leaves it to Envoy's
             fallback policy, `refuse` answers 503.
@@ -275,6 +282,8 @@ class Config(Section, frozen=True, kw_only=True):
     """
 
     listen: tuple[str, ...] = ("127.0.0.1:9002",)
+    tls: TlsConfig | None = None
+    health_listen: tuple[str, ...] = ()
     transport: TransportName = "auto"
     admin: AdminConfig = AdminConfig()
     default_pool: str | None = None
@@ -289,6 +298,7 @@ class Config(Section, frozen=True, kw_only=True):
     dns: DnsConfig = DnsConfig()
     kubernetes: KubernetesConfig = KubernetesConfig()
     explain: ExplainConfig = ExplainConfig()
+    gateway: GatewayConfig = GatewayConfig()
     tenants: TenantsConfig = TenantsConfig()
     failure_mode: FailureMode = "open"
     drain_s: Annotated[float, Meta(ge=0, le=3_600)] = 3.0

@@ -7,10 +7,11 @@ behind it is tried, so a large request is not starved by small ones. Bounds hold
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from math import ceil
 
+import msgspec
 from xxhash import xxh3_64_intdigest
 
 from ext_proc.core.capacity_gate import CapacityGate
@@ -26,6 +27,7 @@ from ext_proc.core.errors import (
     WaitedInVain,
 )
 from ext_proc.core.expectations import Expectations
+from ext_proc.core.filters import meant
 from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import Endpoint, InferenceRequest
@@ -60,6 +62,7 @@ class Admission:
         gate: knows the caps.
         observer: hears how long requests waited and what for.
         generator: spreads what Retry-After says.
+        is_proven: tells whether the endpoint in a slot has shown that it can serve.
     """
 
     def __init__(
@@ -70,7 +73,9 @@ class Admission:
         gate: CapacityGate,
         observer: Observer,
         generator: Generator,
+        is_proven: Callable[[int], bool] = lambda _slot: True,
     ) -> None:
+        self._is_proven = is_proven
         self._registry = registry
         self._ledger = ledger
         self._expectations = expectations
@@ -93,7 +98,13 @@ class Admission:
         return {name: room.fill for name, room in self._rooms.items()}
 
     def configure(self, limits: Mapping[str, Limits]) -> None:
-        """Set the limits of pools; who waits already stays, and a pool that is gone keeps those it had."""
+        """Set the limits of pools; who waits already stays, though nobody waits for a pool that is gone to come."""
+        for name in self._rooms.keys() - limits.keys():
+            room = self._rooms[name]
+            if room.rows:
+                room.limits = msgspec.structs.replace(room.limits, from_zero=0.0)
+            else:
+                del self._rooms[name]
         for name, its in limits.items():
             room = self._room(name)
             room.limits = its
@@ -103,8 +114,7 @@ class Admission:
         """Tell whether others of no lower priority wait for endpoints that this request asks for."""
         if not self._waiting or request.operation in NEARLY_FREE:
             return False
-        slots = _slots(self._wanted(request, subset))
-        return any(row.highest >= priority and not slots.isdisjoint(row.slots) for row in self._rows())
+        return any(self._before(self._wanted(request, subset), priority))
 
     def may_wait(self, request: InferenceRequest, refusal: Refusal) -> bool:
         """Tell whether a request that found no endpoint may wait for one, or for the first of its pool."""
@@ -112,35 +122,38 @@ class Admission:
             return True
         return isinstance(refusal, NoReadyEndpoint) and self._cold_pool(request) is not None
 
-    def join(self, turn: Turn, now: float, *, cold: bool = False) -> Refusal | None:
+    def join(self, turn: Turn, now: float, *, cold: bool | None = None) -> Refusal | None:
         """Let a request wait, or return why it may not; perhaps another one makes room for it.
 
         Args:
             turn: the request; what is still to be known of it is filled in.
             now: monotonic seconds.
-            cold: True if no endpoint is ready that could serve it, busy or not.
+            cold: True if no endpoint is ready that could serve it, busy or not; None if it was not tried, since others
+                wait before it: then what holds for them holds for it.
         """
         wanted = self._wanted(turn.request, turn.subset)
         turn.pool = wanted[0].pool if wanted else self._cold_pool(turn.request) or ""
         turn.cost = self._gate.claim(turn.request)
-        turn.size = len(turn.request.prompt) + _OVERHEAD
+        turn.size = len(turn.request.prompt) + turn.held + _OVERHEAD
         if self._closed:
             return ShuttingDown(_ENDING)
         room = self._room(turn.pool)
+        if cold is None:
+            cold = room.limits.from_zero > 0 and self._is_cold(wanted, turn.priority)
+        turn.cold = cold
         content = _content(turn)
         room.promises.expire(now)
         promise = room.promises.find(content)
         turn.returned = promise is not None and promise.due <= now + _EARLY_S
-        slots = tuple(endpoint.slot for endpoint in wanted)
-        wait = room.limits.from_zero if cold else room.limits.wait
+        wait = room.limits.from_zero or room.limits.wait if turn.cold else room.limits.wait
         if not room.limits.requests or not wait:
-            return self._later(Saturated, turn, slots, now)
+            return self._later(Saturated, turn, now)
         if not self._make_place(room, turn, now):
-            return self._later(QueueFull, turn, slots, now)
+            return self._later(QueueFull, turn, now)
         room.promises.take(content)
         room.pace.pass_time(now, waiting=len(room.waiting) > 0)
         turn.deadline = now + wait
-        room.enter(turn, slots, cold=cold)
+        room.enter(turn, tuple(endpoint.generation for endpoint in wanted))
         self._waiting += 1
         return None
 
@@ -150,11 +163,20 @@ class Admission:
             self._remove(turn, "gone", now)
 
     def expire(self, turn: Turn, now: float) -> None:
-        """Refuse a request that waited as long as it may; one that does not wait is no error."""
-        if turn.is_waiting:
-            row = self._remove(turn, "deadline", now)
-            kind = NotYetScaled if row.cold else WaitedInVain
-            _answer(turn, turn.refuse(self._later(kind, turn, row.slots, now)))
+        """Refuse a request that waited as long as it may; one that does not wait is no error.
+
+        Before that it is tried all the same where endpoints have yet to show that they serve: maybe only probes fail.
+        """
+        if not turn.is_waiting:
+            return
+        action = self._try(turn, now) if self._awaits_proof(turn) else None
+        if action is not None:
+            self._remove(turn, "served" if turn.placed else "refused", now)
+            _answer(turn, action)
+        else:
+            is_cold = turn.row.is_cold
+            self._remove(turn, "deadline", now)
+            _answer(turn, turn.refuse(self._later(NotYetScaled if is_cold else WaitedInVain, turn, now)))
 
     def close(self, now: float) -> None:
         """Refuse all that wait and all that will come: the service ends."""
@@ -196,12 +218,27 @@ class Admission:
         while rows:
             row = min(rows, key=lambda each: each.rank)
             turn = row.first()
-            action = None if turn is None else turn.pick(now)
+            action = None if turn is None or self._awaits_proof(turn) else turn.pick(now)
             if turn is None or action is None:
                 rows.remove(row)
                 continue
-            self._remove(turn, "served", now)
+            self._remove(turn, "served" if turn.placed else "refused", now)
             _answer(turn, action)
+
+    def _awaits_proof(self, turn: Turn) -> bool:
+        """Tell whether a request waits for a first endpoint, and those there are may not even listen yet."""
+        if not turn.cold or not self._rooms[turn.pool].limits.proof:
+            return False
+        wanted = self._wanted(turn.request, turn.subset)
+        return bool(wanted) and not any(self._is_proven(endpoint.slot) for endpoint in wanted)
+
+    def _try(self, turn: Turn, now: float) -> object:
+        """Try one out of its turn; None if there is no place for it."""
+        trying, self._trying = self._trying, True  # what the pick sets free must not serve it a second time
+        try:
+            return turn.pick(now)
+        finally:
+            self._trying = trying
 
     def _rows(self) -> Iterable[Row]:
         return chain.from_iterable(room.rows.values() for room in self._rooms.values())
@@ -214,13 +251,23 @@ class Admission:
 
     def _wanted(self, request: InferenceRequest, subset: Collection[str] | None) -> Sequence[Endpoint]:
         """Return the endpoints that may serve a request, in whatever state they are."""
-        wanted = self._registry.snapshot.candidates(request.model)
+        wanted = meant(request, self._registry.snapshot)
         return wanted if subset is None else [endpoint for endpoint in wanted if endpoint.address in subset]
+
+    def _before(self, wanted: Iterable[Endpoint], priority: int) -> Iterator[Row]:
+        """Return the rows of no lower priority for some of these endpoints."""
+        asked = {endpoint.generation for endpoint in wanted}
+        return (row for row in self._rows() if row.highest >= priority and not asked.isdisjoint(row.generations))
+
+    def _is_cold(self, wanted: Iterable[Endpoint], priority: int) -> bool:
+        """Tell whether all that wait before a request wait for the first ready endpoint."""
+        before = [row.is_cold for row in self._before(wanted, priority)]
+        return bool(before) and all(before)
 
     def _cold_pool(self, request: InferenceRequest) -> str | None:
         """Return the pool whose first ready endpoint a request may wait for."""
         snapshot = self._registry.snapshot
-        candidates = snapshot.candidates(request.model)
+        candidates = meant(request, snapshot)
         if candidates:
             room = self._rooms.get(candidates[0].pool)
             return candidates[0].pool if room is not None and room.limits.from_zero else None
@@ -231,31 +278,31 @@ class Admission:
                 return name
         return None
 
-    def _remove(self, turn: Turn, result: str, now: float) -> Row:
+    def _remove(self, turn: Turn, result: str, now: float) -> None:
         room = self._rooms[turn.pool]
         room.pace.pass_time(now, waiting=True)
         if result == "served":
             room.pace.give(turn.priority, turn.cost)
-        row = room.remove(turn, served=result == "served")
+        room.remove(turn, served=result == "served" and turn.row.first() is turn)
         self._waiting -= 1
         self._observer.waited(turn.pool, result, max(now - turn.since, 0.0))
-        return row
 
     def _make_place(self, room: Room, turn: Turn, now: float) -> bool:
         """Find a place for a request in the room of its pool; False if nobody there has less of a claim to one."""
-        if turn.size > room.limits.bytes:
+        if not room.could_hold(turn):
             return False
         while not room.has_place(turn.size):
             other = room.giving_way(turn)
             if other is None:
                 return False
-            row = self._remove(other, "displaced", now)
-            _answer(other, other.refuse(self._later(Displaced, other, row.slots, now)))
+            self._remove(other, "displaced", now)
+            _answer(other, other.refuse(self._later(Displaced, other, now)))
         return True
 
-    def _later(self, kind: type[Overload], turn: Turn, slots: Sequence[int], now: float) -> Refusal:
+    def _later(self, kind: type[Overload], turn: Turn, now: float) -> Refusal:
         """Say when to come back, and promise a place for then."""
         room = self._room(turn.pool)
+        slots = [endpoint.slot for endpoint in self._wanted(turn.request, turn.subset)]
         if kind is NotYetScaled or not slots:
             return NotYetScaled(_NOT_UP, min(max(ceil(room.limits.from_zero), 1), _FROM_ZERO_RETRY_S))
         content = _content(turn)
@@ -271,10 +318,6 @@ class Admission:
 def _answer(turn: Turn, action: object) -> None:
     turn.action = action
     turn.call()
-
-
-def _slots(endpoints: Iterable[Endpoint]) -> set[int]:
-    return {endpoint.slot for endpoint in endpoints}
 
 
 def _content(turn: Turn) -> int:

@@ -23,6 +23,11 @@ _END: Final = 16_384
 _ID_WITHIN: Final = 16_384
 """An answer gives its id at its beginning."""
 
+_ENDING: Final = 64
+"""Bytes of a JSON answer in which its last bracket stands, whatever white space follows it."""
+
+_CLOSING: Final = {b"{": b"}", b"[": b"]"}
+
 _OPENING = re.compile(rb'"usage"\s*:\s*')
 _COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d{1,9})\s*[,}]')
 _FAILED = re.compile(rb'data:\s*\{\s*(?:"error"\s*:\s*(?!null)[^\s]|"type"\s*:\s*"error")')
@@ -54,7 +59,20 @@ class AnswerScan:
         wants_id: True to look for the id of the response object too.
     """
 
-    __slots__ = ("_counts", "_early", "_events", "_head", "_left", "_rest", "_size", "_window", "failed", "response_id")
+    __slots__ = (
+        "_counts",
+        "_early",
+        "_events",
+        "_first",
+        "_head",
+        "_left",
+        "_rest",
+        "_size",
+        "_tail",
+        "_window",
+        "failed",
+        "response_id",
+    )
 
     def __init__(self, *, events: bool, wants_id: bool = False) -> None:
         self.failed = False
@@ -67,6 +85,7 @@ class AnswerScan:
         self._window: deque[bytes] = deque()
         self._size = 0
         self._counts: dict[str, int] = {}
+        self._first = self._tail = b""
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece."""
@@ -82,6 +101,9 @@ class AnswerScan:
         """Take a piece of the beginning, or of an answer that is no stream."""
         if self._head is not None:
             self._look_for_id(piece)
+        if not self._events:
+            self._first = self._first or piece.lstrip()[:1]
+            self._tail = (self._tail + piece)[-_ENDING:] if len(piece) < _ENDING else piece[-_ENDING:]
         if not self._events or self._left > 0:
             self._left -= len(piece)
             self._look(piece)
@@ -116,6 +138,12 @@ class AnswerScan:
             self.failed = _FAILED.search(text) is not None
         at = text.find(_USAGE)
         self._rest = text[-_SEAM:] if at < 0 else self._read(text, at)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a JSON answer does not end as it begins: its engine promised too few bytes."""
+        closing, last = _CLOSING.get(self._first), self._tail.rstrip()[-1:]
+        return closing is not None and last not in (b"", closing)
 
     @property
     def usage(self) -> Usage:

@@ -23,6 +23,11 @@ class CapacityGate:
         registry: the endpoints, with caps of their own.
         ledger: work in flight.
         expectations: how long answers will be.
+
+    Attributes:
+        name: of the gate.
+        is_suspended: True while ends of requests are not heard of. What is in flight then only grows, and nobody would
+            find a place: engines queue by themselves, which is better than no answer.
     """
 
     name = CAPACITY
@@ -34,6 +39,7 @@ class CapacityGate:
         self._pools: Mapping[str, Caps] = {}
         self._seen: Snapshot | None = None
         self._caps: dict[int, Caps] = {}
+        self.is_suspended = False
 
     def configure(self, pools: Mapping[str, Caps]) -> None:
         """Set the caps of endpoints that have none of their own, by pool."""
@@ -48,14 +54,19 @@ class CapacityGate:
         generator: Generator,  # noqa: ARG002  as above
     ) -> Sequence[Endpoint]:
         """Return the endpoints with room for the request."""
-        snapshot = self._registry.snapshot
-        if snapshot is not self._seen:
-            self._read(snapshot)
-        if not self._caps or request.operation in NEARLY_FREE:
+        if self._registry.snapshot is not self._seen:
+            self._read()
+        if not self._caps or self.is_suspended or request.operation in NEARLY_FREE:
             return candidates
         claim = self.claim(request)
         left = [endpoint for endpoint in candidates if self._has_room(endpoint.slot, claim)]
         return candidates if len(left) == len(candidates) else left
+
+    def caps(self, slot: int) -> Caps:
+        """Return the caps that hold at a slot."""
+        if self._registry.snapshot is not self._seen:
+            self._read()
+        return self._caps.get(slot, NO_CAPS)
 
     def claim(self, request: InferenceRequest) -> float:
         """Return the tokens that a request will hold: its prompt, and its answer as far as that can be expected."""
@@ -76,8 +87,8 @@ class CapacityGate:
             return False
         return caps.tokens is None or not load.tokens or load.tokens + claim <= caps.tokens
 
-    def _read(self, snapshot: Snapshot) -> None:
-        self._seen = snapshot
+    def _read(self) -> None:
+        self._seen = snapshot = self._registry.snapshot
         self._caps = {}
         for endpoint in snapshot.endpoints:
             caps = endpoint.caps.over(self._pools.get(endpoint.pool, NO_CAPS))

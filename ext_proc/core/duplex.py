@@ -225,7 +225,10 @@ class DuplexExchange:
             return _NOTHING
         if action.decision is not None:
             shown = self._response_mode is not BodyMode.NONE
-            self._answer = DuplexAnswer(self._feedback, action.decision, self._began, shown=shown)
+            named = self._policy.named
+            self._answer = DuplexAnswer(self._feedback, action.decision, self._began, shown=shown, named=named)
+        if action.body is not None and self._request_full:
+            self._body = action.body
         kind = Kind.REQUEST_HEADERS if self._request_full else action.kind
         answer = msgspec.structs.replace(action, kind=kind, finished=False, skip_body=False)
         if not self._request_full:

@@ -38,13 +38,15 @@ class DuplexAnswer:
         decision: what was decided.
         began: when the request came, monotonic seconds.
         shown: True if the answer will come on this stream for certain.
+        named: how many of the decision's endpoints Envoy was told, at most.
     """
 
-    def __init__(self, feedback: Feedback, decision: Decision, began: float, *, shown: bool) -> None:
+    def __init__(self, feedback: Feedback, decision: Decision, began: float, *, shown: bool, named: int = 1) -> None:
         self._feedback = feedback
         self._decision = decision
         self._began = began
         self._shown = shown
+        self._named = named
         self._headers: ResponseHeaders | None = None
         self._first_byte: float | None = None
         self._served: str | None = None
@@ -67,6 +69,8 @@ class DuplexAnswer:
             wants_id = self._decision.request.operation is Operation.RESPONSE
             self._scan = AnswerScan(events=events, wants_id=wants_id)
         succeeds = headers.status < HTTPStatus.BAD_REQUEST
+        if headers.served is not None and headers.served != self._decision.chosen.address:
+            self._feedback.answering(self._decision.id, headers.served, now, succeeds=succeeds)
         self._awaits_token = succeeds and events and has_first_token(self._decision.request)
 
     def piece(self, body: bytes, now: float) -> None:
@@ -96,6 +100,9 @@ class DuplexAnswer:
         """Note that the answer came to its end."""
         if self._scan is not None:
             self._scan.finish()
+        if self._may_be_envoys and self._own_words is None and self._feedback.streams.has_log(now):
+            self.let_go()  # Envoy's own answer in words of the operator's: the log knows why it was made
+            return
         self._settle(self._ending(), now)
 
     def gone(self, now: float, *, reached: bool) -> None:
@@ -133,7 +140,7 @@ class DuplexAnswer:
             ending=ending,
             status=headers.status if headers is not None else 0,
             served=None if ending is Ending.LOCAL else served,
-            attempts=_attempts(decision, served),
+            attempts=_attempts(decision, served, self._named),
             duration=now - self._began,
             first_byte=self._first_byte,
             usage=Usage() if scan is None else scan.usage,
@@ -149,15 +156,19 @@ class DuplexAnswer:
         if self._own_words is not None:
             return self._own_words
         if status < HTTPStatus.BAD_REQUEST:
-            return Ending.OK
+            return Ending.CUT if self._scan is not None and self._scan.is_cut else Ending.OK
         if status in _BUSY:
             return Ending.OVERLOADED
         return Ending.SERVER_ERROR if status >= HTTPStatus.INTERNAL_SERVER_ERROR else Ending.CLIENT_ERROR
 
+    @property
+    def _may_be_envoys(self) -> bool:
+        headers = self._headers
+        return headers is not None and not headers.forwarded and headers.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+
     def _read_own_words(self, body: bytes) -> None:
         """Tell what Envoy says in the place of an engine that it could not reach, or that broke off."""
-        headers = self._headers
-        if headers is None or headers.forwarded or headers.status < HTTPStatus.INTERNAL_SERVER_ERROR:
+        if not self._may_be_envoys:
             return
         for words, ending in _OWN_WORDS:
             if body.startswith(words):
@@ -166,9 +177,9 @@ class DuplexAnswer:
                 return
 
 
-def _attempts(decision: Decision, served: str | None) -> int:
-    """Infer how many endpoints Envoy tried: it goes through the list in order, and then chooses by itself."""
+def _attempts(decision: Decision, served: str | None, named: int) -> int:
+    """Infer how many endpoints Envoy tried: it goes through the list it got in order, and then chooses by itself."""
     if served is None or served == decision.chosen.address:
         return 1
-    addresses = [endpoint.address for endpoint in decision.endpoints]
+    addresses = [endpoint.address for endpoint in decision.endpoints[:named]]
     return addresses.index(served) + 1 if served in addresses else 2

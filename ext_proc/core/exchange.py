@@ -37,10 +37,12 @@ from ext_proc.core.generator import Generator
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
-from ext_proc.core.prompts import Route, classify, parse, parse_head
+from ext_proc.core.prompts import Route, classify
 from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
+from ext_proc.core.understanding import by_body, by_headers
+from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
 GO_DUPLEX = GoDuplex()
@@ -92,10 +94,12 @@ class Exchange:
         "_feedback",
         "_generator",
         "_head",
+        "_held",
         "_observer",
         "_picker",
         "_policy",
         "_request",
+        "_rewritten",
         "_route",
         "_turn",
         "state",
@@ -123,7 +127,9 @@ class Exchange:
         self._request: InferenceRequest | None = None
         self._decision: Decision | None = None
         self._turn: Turn | None = None
+        self._rewritten: bytes | None = None
         self._arrived = False
+        self._held = 0
 
     @property
     def shared(self) -> Shared:
@@ -131,9 +137,9 @@ class Exchange:
         return Shared(self._feedback, self._observer, self._policy, self._clock)
 
     @property
-    def labels(self) -> tuple[str, str]:
-        """Names of the headers that hold the tenant and the priority; empty reads none."""
-        return self._policy.labels
+    def names(self) -> HeaderNames:
+        """Which headers say whose a request is, and what is wished for it."""
+        return self._policy.names
 
     def receive(self, event: Event) -> Action:
         """Take one event and return what to do; a fault of our own becomes the configured answer."""
@@ -196,7 +202,7 @@ class Exchange:
         self._route = route
         self._api = route.api
         if event.end_of_stream or event.upgrade or not route.wants_body:
-            return self._pick(Kind.REQUEST_HEADERS, parse_head(route, event.head))
+            return self._pick(Kind.REQUEST_HEADERS, by_headers(route, event))
         if event.request_mode in _WHOLE_BODY_MODES:
             self.state = State.AWAIT_BODY
             return Continue(Kind.REQUEST_HEADERS, clean=event.spoofed)
@@ -205,11 +211,14 @@ class Exchange:
     def _body(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
         policy, head = self._policy, self._head.head
-        complete, limit = event.end_of_stream, policy.inspect_bytes
-        request = parse(self._route, head, event.body, complete=complete, inspect_bytes=limit)
+        if self._head.anywhere:  # full duplex, where it is we who hold the body back
+            self._held = len(event.body)
+        request, self._rewritten = by_body(self._route, self._head, event, policy.inspect_bytes, self._observer)
+        if self._rewritten is not None:
+            self._held += len(self._rewritten)
         if policy.tokens is None or request.unhashed is not None:
             return self._pick(Kind.REQUEST_BODY, request)
-        found = policy.tokens.find(request, head, event.body)
+        found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten)
         if found is None or isinstance(found, TokenPrompt):
             return self._pick(Kind.REQUEST_BODY, request, found)
         self._request = request
@@ -218,7 +227,7 @@ class Exchange:
 
     def _bodyless(self, event: Message) -> Action:
         assert self._route is not None and self._head is not None  # noqa: PT018, S101  AWAIT_BODY comes after _headers
-        return self._pick(event.kind, parse_head(self._route, self._head.head))
+        return self._pick(event.kind, by_headers(self._route, self._head))
 
     def _pick(self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None = None) -> Action:
         head, admission = self._head, self._policy.admission
@@ -237,7 +246,10 @@ class Exchange:
     def _decided(self, kind: Kind, made: Decision, began: float) -> Action:
         self._decision = made
         self._observer.decided(made, self._clock() - began)
-        return self._told(self._finish(kind, made), made)
+        action = self._finish(kind, made)
+        if self._rewritten is not None:
+            action, self._rewritten = msgspec.structs.replace(action, body=self._rewritten), None
+        return self._told(action, made)
 
     def _rejected(self, request: InferenceRequest, made: Rejection) -> Action:
         self._observer.refused(request, made.refusal, made.filters)
@@ -250,8 +262,8 @@ class Exchange:
         admission, head, now = self._policy.admission, self._head, self._clock()
         assert admission is not None and head is not None  # noqa: PT018, S101  who calls has seen both
         turn = Turn(self, kind, request, now, tokens, head.subset, head.tenant, self._priority())
-        turn.filters = () if found is None else found.filters
-        refusal = admission.join(turn, now, cold=found is not None and not isinstance(found.refusal, Saturated))
+        turn.filters, turn.held = () if found is None else found.filters, self._held
+        refusal = admission.join(turn, now, cold=None if found is None else not isinstance(found.refusal, Saturated))
         if refusal is not None:
             return self.turn_away(turn, refusal)
         self._turn = turn
@@ -265,8 +277,11 @@ class Exchange:
         try:
             made = self._picker.pick(request, now, self._generator, turn.subset, turn.tokens)
             if isinstance(made, Decision):
-                return self._decided(kind, made, now)
+                action = self._decided(kind, made, now)
+                turn.placed = True
+                return action
             if admission is not None and admission.may_wait(request, made.refusal):
+                turn.cold = not isinstance(made.refusal, Saturated)
                 return None
             return self._rejected(request, made)
         except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request
@@ -286,7 +301,7 @@ class Exchange:
 
     def _pick_unread(self, route: Route, event: RequestHeaders) -> Action:
         """Pick by load alone: the answer to the headers is the last that can carry a pick in this mode."""
-        request = parse_head(route, event.head)
+        request = by_headers(route, event)
         if request.model is None and not self._picker.picks_without_model():
             return self._pass("body_not_sent")
         return self._pick(Kind.REQUEST_HEADERS, request)

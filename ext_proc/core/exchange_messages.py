@@ -13,6 +13,7 @@ from ext_proc.core.model import Api, Decision
 from ext_proc.core.prompts import RequestHead
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
+from ext_proc.core.wishes import Wishes
 
 
 class Kind(enum.IntEnum):
@@ -55,6 +56,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         anywhere: True if a path that is not known must be given an endpoint too, where any will do.
         tenant: on whose behalf the request is sent, as the gateway says; empty if it says nothing.
         priority: its priority, as the gateway writes it; empty the same.
+        wishes: what else the gateway says of it; None if nothing.
     """
 
     method: str
@@ -71,6 +73,7 @@ class RequestHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     anywhere: bool = False
     tenant: str = ""
     priority: str = ""
+    wishes: Wishes | None = None
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
@@ -102,6 +105,7 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
         skip_body: True to ask for no body.
         shown: True to show the client the decision.
         explanation: what the client is told of the decision; empty if it does not ask or may not know.
+        body: what goes on in place of the body that came, or of what has come of it; None leaves it.
     """
 
     kind: Kind
@@ -111,6 +115,7 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
     skip_body: bool = False
     shown: bool = False
     explanation: str = ""
+    body: bytes | None = None
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

@@ -10,6 +10,7 @@ import msgspec
 from ext_proc.core.addresses import Network, within
 from ext_proc.core.admission import Admission
 from ext_proc.core.token_hits import TokenSource
+from ext_proc.core.wishes import NO_NAMES, HeaderNames
 
 HIGHEST_PRIORITY = 100
 """Also the lowest, below 0."""
@@ -32,7 +33,8 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
         tokens: knows the exact tokens of requests; None where every pool goes by text.
         admission: lets requests wait whose endpoints are all at their caps; None lets none wait.
         extension: seconds that Envoy is asked to be patient, beyond the time a request may wait; 0 does not ask.
-        labels: names of the headers that hold the tenant and the priority; empty reads none.
+        named: endpoints that a pick names on a stream in full duplex.
+        names: which headers say whose a request is, and what is wished for it.
         priorities: what the names of priorities mean.
     """
 
@@ -45,7 +47,8 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
     tokens: TokenSource | None = None
     admission: Admission | None = None
     extension: float = 0.0
-    labels: tuple[str, str] = ("", "")
+    named: int = 1
+    names: HeaderNames = NO_NAMES
     priorities: Mapping[str, int] = NO_PRIORITIES
 
     def priority(self, text: str) -> int:

@@ -11,13 +11,14 @@ from ext_proc.core.attempts import NO_ATTEMPTS, Attempt, Blame
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
-from ext_proc.core.model import GENERATING, Ending, Endpoint, IndexMode, Outcome
+from ext_proc.core.model import GENERATING, ILLNESS, Ending, Endpoint, IndexMode, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.patience import Patience
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner, RateSource, Scrape
+from ext_proc.core.strangers import Strangers
 from ext_proc.core.stream_outcomes import StreamOutcomes
 
 _LEAST_COUNTED = 64
@@ -47,6 +48,7 @@ class Feedback:
         picker: EndpointPicker,
         observer: Observer,
         admission: Admission | None = None,
+        strangers: Strangers | None = None,
     ) -> None:
         self._registry = registry
         self._ledger = ledger
@@ -60,14 +62,18 @@ class Feedback:
         self._admission = admission
         self._patience = Patience()
         self.streams = StreamOutcomes()
+        self.strangers = strangers or Strangers()
 
     def is_foreign(self, decision_id: str) -> bool:
         """Tell whether another kvpicker of the same Envoy made a decision."""
         return not decision_id.startswith(f"{self._picker.instance}-")
 
-    def renew(self, decision_id: str, now: float) -> bool:
-        """Note that Envoy still runs a request; False if its decision is unknown."""
-        return self._ledger.renew(decision_id, now)
+    def renew(self, decision_id: str, now: float, served: str | None = None) -> bool:
+        """Note that Envoy still runs a request, at `served` where that is known; False if its decision is unknown."""
+        if not self._ledger.renew(decision_id, now):
+            return False
+        self._follow(self._ledger.get(decision_id), served, now)
+        return True
 
     def hold(self, decision_id: str, *, held: bool = True) -> None:
         """Note that the stream on which the answer will pass is open, or that it is not any more."""
@@ -82,6 +88,27 @@ class Feedback:
         """Note that the answer to a request passes."""
         self._ledger.touch(decision_id, now)
 
+    def answering(self, decision_id: str, served: str, now: float, *, succeeds: bool = True) -> None:
+        """Note which endpoint answers: work and prefix of a request that went elsewhere than decided go there too.
+
+        Args:
+            decision_id: the decision by which the request was sent.
+            served: address of the endpoint.
+            now: monotonic seconds.
+            succeeds: whether the answer is a good one, as far as is known.
+        """
+        lease = self._ledger.get(decision_id)
+        if lease is None or served == lease.address == lease.decision.chosen.address:
+            return
+        self._follow(lease, served, now)
+        endpoint, learnt, chosen = self._find(served), lease.learnt, lease.decision.chosen
+        if endpoint is None or not succeeds or lease.relearnt or served == chosen.address or not learnt.chain:
+            return
+        lease.relearnt = True
+        if self._is_current(chosen):
+            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
+        self._index.learn(endpoint.slot, learnt.chain)
+
     def first_token(self, decision_id: str, now: float, served: str | None = None) -> None:
         """Learn from the first token of a streamed answer; an unknown decision and a second token say nothing.
 
@@ -91,6 +118,8 @@ class Feedback:
             served: address of the endpoint that answers, which is another than the chosen one after a retry; None
                 where that is not known.
         """
+        if served is not None:
+            self.answering(decision_id, served, now)
         noted = self._ledger.first_token(decision_id, now, served)
         if noted is None:
             return
@@ -119,7 +148,16 @@ class Feedback:
 
     def failed(self, attempt: Attempt, now: float) -> None:
         """Note an attempt that failed, though its request may go on elsewhere for long."""
+        lease = self._ledger.find(attempt.request_id) if attempt.request_id and not attempt.noted else None
         self._blame.note(attempt, now)
+        if lease is None or not attempt.noted:
+            return
+        if attempt.address not in lease.blamed:
+            lease.blamed = (*lease.blamed, attempt.address)
+        if attempt.is_void and attempt.address == lease.address:
+            addresses = [endpoint.address for endpoint in lease.decision.endpoints]
+            place = addresses.index(attempt.address) + 1 if attempt.address in addresses else len(addresses)
+            self._follow(lease, addresses[place] if place < len(addresses) else None, now)
 
     def settle(self, outcome: Outcome, now: float, attempts: Sequence[Attempt] = NO_ATTEMPTS) -> bool:
         """Learn from an outcome; False if its decision is unknown or settled already.
@@ -137,7 +175,9 @@ class Feedback:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
         decision, served = lease.decision, self._served(lease, outcome)
         generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
-        blamed = (outcome.attempts > 1 or attempts) and self._blame.settle(decision, outcome, served, attempts, now)
+        blamed = (outcome.attempts > 1 or attempts or lease.blamed) and self._blame.settle(
+            decision, outcome, served, attempts, now, lease.blamed
+        )
         current = served if served is not None and self._is_current(served) else None
         if current is not None and not blamed:
             self._note_conduct(current, lease, outcome, generated, now)
@@ -159,8 +199,11 @@ class Feedback:
     def settle_stream(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome that the decision's own stream showed; an access log may tell of it again."""
         self._ledger.hold(outcome.decision_id, held=False)
-        if not self.settle(outcome, now):
+        lease = self._ledger.get(outcome.decision_id)
+        if lease is None or not self.settle(outcome, now):
             return False
+        if outcome.attempts > 1 or outcome.ending in ILLNESS:
+            self._blame.told(lease.decision, outcome, lease.blamed)
         self.streams.note(outcome.decision_id)
         return True
 
@@ -173,6 +216,7 @@ class Feedback:
 
     def expire(self, now: float) -> int:
         """Settle the leases whose log entry is overdue; return how many there were."""
+        self.strangers.expire(now)
         overdue = self._ledger.expire(now, self._expectations.longest_residence)
         for lease in overdue:
             lost = Outcome(
@@ -183,6 +227,14 @@ class Feedback:
             self._observer.finished(lease.decision, lost)
         self._freed(now)
         return len(overdue)
+
+    def _follow(self, lease: Lease | None, served: str | None, now: float) -> None:
+        """Count a request where it runs, if a retry took it elsewhere."""
+        if lease is None or served is None or served == lease.address:
+            return
+        endpoint = self._find(served)
+        if endpoint is not None:
+            self._ledger.move(lease.decision.id, served, endpoint.slot, now)
 
     def _freed(self, now: float) -> None:
         """Let whoever waits for a place try; last, so that all that was learnt counts."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
+from ext_proc.core.candidates import Candidates
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, Saturated, SubsetEmpty
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation
@@ -31,6 +32,14 @@ class Gate(Protocol):
         self, candidates: Sequence[Endpoint], request: InferenceRequest, now: float, generator: Generator
     ) -> Sequence[Endpoint]:
         """Return who may be chosen now; the very same object if all may. Leaves no trace: it may be a dry run."""
+
+
+def meant(request: InferenceRequest, snapshot: Snapshot) -> Candidates:
+    """Return the endpoints that may serve a request, in whatever state they are."""
+    candidates = snapshot.candidates(request.model)
+    if request.model is None and not candidates and request.operation in MODELLESS:
+        return snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
+    return candidates
 
 
 class Filters:
@@ -64,9 +73,7 @@ class Filters:
             now: monotonic seconds.
             generator: for gates that let some requests through.
         """
-        left: Sequence[Endpoint] = snapshot.candidates(request.model)
-        if request.model is None and not left and request.operation in MODELLESS:
-            left = snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
+        left: Sequence[Endpoint] = meant(request, snapshot)
         reports: tuple[FilterReport, ...] | None = None
         if subset is not None or not left:
             reports = (FilterReport("model", len(snapshot.endpoints), len(left), left),)

@@ -8,6 +8,7 @@ then one request at a time is sent for a trial. Only so many of a pool are eject
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from math import inf
 
 from ext_proc.core.generator import Generator
@@ -83,13 +84,22 @@ class HealthMonitor:
         record = self._records.get(slot)
         return record.state if record else HealthState.READY
 
+    def is_proven(self, slot: int) -> bool:
+        """Tell whether an endpoint serves and has shown that it can, as far as that is asked of it."""
+        record = self._records.get(slot)
+        return record is None or (record.state in SERVING and record.evidence.proven)
+
     def status(self, slot: int, now: float) -> HealthStatus:
         """Return what people want to know of a slot."""
         return self._book.status(slot, now)
 
-    def panics(self) -> dict[str, bool]:
-        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them."""
-        return self._book.panics()
+    def panics(self, out: AbstractSet[int] = frozenset()) -> dict[str, bool]:
+        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them.
+
+        Args:
+            out: slots that are out of the question anyway.
+        """
+        return self._book.panics(out)
 
     def admit(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from math import inf
 
 from ext_proc.core.health_gate import HealthGate
@@ -160,12 +161,13 @@ class HealthBook:
             ejections=record.remembered(now, self.policy.forgiveness),
         )
 
-    def panics(self) -> dict[str, bool]:
-        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them."""
+    def panics(self, out: AbstractSet[int]) -> dict[str, bool]:
+        """Tell of each pool whether ill endpoints are used: all that are not out anyway are ill, or some throttled."""
         result = {}
         for pool, slots in self.members.pools.items():
-            records = [record for slot in slots if (record := self.special.get(slot)) is not None]
-            is_lost = len(records) == len(slots) and all(record.state in OUT for record in records)
+            left = slots - out
+            records = [record for slot in left if (record := self.special.get(slot)) is not None]
+            is_lost = 0 < len(records) == len(left) and all(record.state in OUT for record in records)
             result[pool] = is_lost or any(record.throttled for record in records)
         return result
 

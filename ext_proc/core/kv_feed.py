@@ -68,7 +68,8 @@ class KvFeed:
         whose messages follow.
         """
         if is_answered:
-            self.is_heard = self.is_heard or self._starts_complete
+            self.is_heard = self.is_heard or self._starts_complete or self._next > 0
+            self.is_silent = not self.is_heard and self.is_silent
             self._may_be_new_from = math.inf
         self._wait(is_waiting=False)
 

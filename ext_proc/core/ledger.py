@@ -58,6 +58,9 @@ class Lease(msgspec.Struct, gc=False):
         first_token: seconds from the decision to the first token; None if none was seen.
         served: address of the endpoint whose token that was.
         held: True while the stream is open on which the answer passes; the request is known to run then.
+        moved_to: address of the endpoint where it is booked in place of the chosen one; empty as nearly always.
+        blamed: addresses of endpoints that were blamed for an attempt of it.
+        relearnt: whether the index was told that its prefix went elsewhere.
     """
 
     decision: Decision
@@ -71,6 +74,14 @@ class Lease(msgspec.Struct, gc=False):
     first_token: float | None = None
     served: str | None = None
     held: bool = False
+    moved_to: str = ""
+    blamed: tuple[str, ...] = ()
+    relearnt: bool = False
+
+    @property
+    def address(self) -> str:
+        """Where it runs."""
+        return self.moved_to or self.decision.chosen.address
 
 
 class Ledger:
@@ -108,8 +119,11 @@ class Ledger:
 
     @property
     def waiting_since(self) -> float | None:
-        """When the lease that was not heard of for the longest was last heard of; None without leases."""
-        return next(iter(self._leases.values())).seen_at if self._leases else None
+        """When the lease that was not heard of for the longest was last heard of; None if there is none to hear of.
+
+        Those whose answer passes on an open stream are known to run, and need no report.
+        """
+        return next((lease.seen_at for lease in self._leases.values() if not lease.held), None)
 
     def add(self, slot: int) -> None:
         """Begin to count for a slot that a new endpoint got."""
@@ -178,6 +192,24 @@ class Ledger:
             return lease, None
         return lease, lease.load.answer(lease.place, lease.prefill.work, decision.decided_at, now)
 
+    def move(self, decision_id: str, address: str, slot: int, now: float) -> Lease | None:
+        """Book a request at another endpoint than before, since it runs there.
+
+        Returns:
+            The lease that was moved; None if it is unknown, or where it belongs already.
+        """
+        lease = self._leases.get(decision_id)
+        if lease is None or lease.address == address:
+            return None
+        lease.moved_to = address
+        if lease.counted:
+            lease.load.release(lease.tokens, now)
+            if lease.first_token is None:
+                lease.load.cancel(lease.place, lease.prefill.seconds, now)
+            lease.load = self.load(slot)
+            lease.place = lease.load.add(lease.prefill, lease.tokens, now, tells=False)
+        return lease
+
     def queue(self, slot: int, waiting: int, running: int, now: float) -> None:
         """Set a virtual queue right by the requests that an engine says are waiting and running."""
         load = self._loads.get(slot)
@@ -188,6 +220,10 @@ class Ledger:
         """Note that a request still runs; False if its lease is unknown."""
         self._renewed = True
         return self.touch(decision_id, now)
+
+    def get(self, decision_id: str) -> Lease | None:
+        """Return the lease of a decision."""
+        return self._leases.get(decision_id)
 
     def hold(self, decision_id: str, *, held: bool) -> None:
         """Note whether the stream is open on which the answer passes; an unknown decision has none."""
@@ -219,15 +255,16 @@ class Ledger:
         Args:
             decision_id: whose.
             now: monotonic seconds.
-            answered_by: address of the endpoint that answered to the end; None if none did. If it is the chosen one,
-                all that was sent before is prefilled too; if not, and no token came, the request leaves its queue.
+            answered_by: address of the endpoint that answered to the end; None if none did. If it is the one where the
+                request is booked, all that was sent there before is prefilled too; if not, and no token came, the
+                request leaves its queue.
         """
         lease = self._leases.pop(decision_id, None)
         if lease is None or not lease.counted:
             return lease
         load = lease.load
         load.release(lease.tokens, now)
-        if answered_by == lease.decision.chosen.address:
+        if answered_by == (lease.moved_to or lease.decision.chosen.address):
             load.done(lease.place)
             if load.recent is None:  # else the engine tells its queue, with what others sent
                 load.busy_until = min(load.busy_until, now + load.left)

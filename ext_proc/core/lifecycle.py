@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from functools import partial
 
 import msgspec
 
@@ -38,23 +40,44 @@ class Mark(msgspec.Struct, eq=False):
     Attributes:
         endpoint: which.
         load: what is in flight there, also after its removal.
+        others: counts the requests that run there and were placed by others.
         stage: how far it is.
         deadline: when it is drained whatever still runs, monotonic seconds; None while it is not draining.
         left: requests that still ran when the deadline had passed.
         removed: True once the endpoint is not listed any more.
+        not_before: when a drain that an earlier process began is over at the earliest, monotonic seconds: by then it is
+            heard what that one had placed.
     """
 
     endpoint: Endpoint
     load: Load
+    others: Callable[[], int] = int
     stage: Stage = Stage.ACTIVE
     deadline: float | None = None
     left: int = 0
     removed: bool = False
+    not_before: float = 0.0
 
     @property
     def running(self) -> int:
-        """Requests in flight at the endpoint."""
-        return self.load.in_flight
+        """Requests in flight at the endpoint, whoever placed them."""
+        return self.load.in_flight + self.others()
+
+
+class Order(msgspec.Struct, frozen=True):
+    """An operator's word on an endpoint as it outlives a process.
+
+    Attributes:
+        address: of the endpoint.
+        pool: that it belongs to.
+        stage: cordoned, draining or drained.
+        deadline: when its drain is over at the latest, monotonic seconds; None while it is not draining.
+    """
+
+    address: str
+    pool: str
+    stage: Stage
+    deadline: float | None = None
 
 
 class Lifecycle:
@@ -62,16 +85,20 @@ class Lifecycle:
 
     Args:
         load: tells what is in flight at a slot.
+        others: counts the requests at an address that were placed by others.
     """
 
     name = "lifecycle"
 
-    def __init__(self, load: Callable[[int], Load]) -> None:
+    def __init__(self, load: Callable[[int], Load], others: Callable[[str], int] = lambda _address: 0) -> None:
         self._load = load
+        self._others = others
         self._marks: dict[int, Mark] = {}
         self._gone: dict[int, Mark] = {}
         self._unready: set[int] = set()
         self._rows: dict[int, tuple[Candidates, Candidates]] = {}
+        self._kept: dict[tuple[str, str], Order] = {}
+        self._kept_until = self._heard = 0.0
 
     def admit(
         self,
@@ -86,7 +113,7 @@ class Lifecycle:
         known = self._rows.get(id(candidates))
         if known is not None and known[0] is candidates:
             return known[1]
-        out = self._marks.keys() | self._unready
+        out = self.out
         kept = [endpoint for endpoint in candidates if endpoint.slot not in out]
         if not isinstance(candidates, Candidates):  # made for one decision, and never seen again
             return kept if len(kept) < len(candidates) else candidates
@@ -101,10 +128,15 @@ class Lifecycle:
         mark = self._marks.get(slot)
         return self._unmarked(slot) if mark is None else mark.stage
 
+    @property
+    def out(self) -> AbstractSet[int]:
+        """The slots that get no new request."""
+        return self._marks.keys() | self._unready
+
     def mark(self, endpoint: Endpoint) -> Mark:
         """Return the mark of an endpoint; one that counts for nothing if nobody said anything of it."""
         known = self._marks.get(endpoint.slot)
-        return known or Mark(endpoint, self._load(endpoint.slot), self._unmarked(endpoint.slot))
+        return known or self._made(endpoint, self._unmarked(endpoint.slot))
 
     @property
     def gone(self) -> Iterable[Mark]:
@@ -150,20 +182,58 @@ class Lifecycle:
         return True
 
     def follow(self, change: Change) -> None:
-        """Forget endpoints that went, and remember where requests still run; before their loads are forgotten."""
+        """Forget endpoints that went, and remember where requests still run; before their loads are forgotten.
+
+        What a source says is of an address: who takes another one's place there is as unready as that was.
+        """
+        unready = {endpoint.address for endpoint in change.removed if endpoint.slot in self._unready}
+        self._unready -= {endpoint.slot for endpoint in change.removed}
+        self._unready |= {endpoint.slot for endpoint in change.added if endpoint.address in unready}
         for endpoint in change.removed:
-            self._unready.discard(endpoint.slot)
             mark = self._marks.pop(endpoint.slot, None)
             if mark is None:
-                mark = Mark(endpoint, self._load(endpoint.slot), Stage.CORDONED)
+                mark = self._made(endpoint, Stage.CORDONED)
             mark.removed = True
             if mark.running or mark.stage is Stage.DRAINING:
                 self._gone[endpoint.generation] = mark
         if change:
             self._rows.clear()
 
+    def restore(self, orders: Iterable[Order], until: float, heard: float = 0.0) -> None:
+        """Have orders of an earlier process hold once their endpoints are listed.
+
+        Args:
+            orders: what it left.
+            until: when an endpoint that is not listed yet has been gone for too long; it starts afresh then, like one
+                that was seen to be removed. Monotonic seconds.
+            heard: when it is known what the earlier process had placed; no drain of it is over before.
+        """
+        self._kept = {(order.pool, order.address): order for order in orders}
+        self._kept_until, self._heard = until, heard
+
+    def welcome(self, change: Change) -> None:
+        """Have the kept orders hold for endpoints that came, once there are loads for them."""
+        if not self._kept:
+            return
+        for endpoint in change.added:
+            order = self._kept.pop((endpoint.pool, endpoint.address), None)
+            if order is not None:
+                mark = self._marked(endpoint)
+                mark.stage, mark.deadline, mark.not_before = order.stage, order.deadline, self._heard
+
+    @property
+    def orders(self) -> tuple[Order, ...]:
+        """What a successor of this process has to know: the orders that hold, and those still kept."""
+        if not self._marks and not self._kept:
+            return ()
+        marks = self._marks.values()
+        given = (Order(mark.endpoint.address, mark.endpoint.pool, mark.stage, mark.deadline) for mark in marks)
+        return (*self._kept.values(), *given)
+
     def advance(self, now: float) -> list[Mark]:
         """End the drains that are over, and return them."""
+        if self._kept and now >= self._kept_until:
+            self._kept.clear()
         if not self._marks and not self._gone:
             return []
         over = [mark for mark in (*self._marks.values(), *self._gone.values()) if _is_over(mark, now)]
@@ -172,6 +242,9 @@ class Lifecycle:
         for generation in [generation for generation, mark in self._gone.items() if not mark.running]:
             del self._gone[generation]
         return over
+
+    def _made(self, endpoint: Endpoint, stage: Stage) -> Mark:
+        return Mark(endpoint, self._load(endpoint.slot), partial(self._others, endpoint.address), stage)
 
     def _unmarked(self, slot: int) -> Stage:
         return Stage.UNREADY if slot in self._unready else Stage.ACTIVE
@@ -191,4 +264,4 @@ class Lifecycle:
 def _is_over(mark: Mark, now: float) -> bool:
     if mark.stage is not Stage.DRAINING:
         return False
-    return not mark.running or (mark.deadline is not None and now >= mark.deadline)
+    return (not mark.running and now >= mark.not_before) or (mark.deadline is not None and now >= mark.deadline)

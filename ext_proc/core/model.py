@@ -126,6 +126,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         session: a name for the conversation, from a header or the body; empty if nobody gives one.
         request_id: the gateway's x-request-id; empty where it is not forwarded.
         waited: seconds that it waited here for a place at an endpoint, before the decision.
+        ttft_target: seconds in which its first token is wanted; None for no matter when.
+        tpot_target: seconds that each further token may take; None the same.
     """
 
     operation: Operation
@@ -142,6 +144,8 @@ class InferenceRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     session: str = ""
     request_id: str = ""
     waited: float = 0.0
+    ttft_target: float | None = None
+    tpot_target: float | None = None
 
 
 class CostTerms(msgspec.Struct, frozen=True, gc=False):

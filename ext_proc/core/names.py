@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 EXT_PROC_SERVICE: Final = "envoy.service.ext_proc.v3.ExternalProcessor"
@@ -31,6 +32,21 @@ SESSION_HEADERS: Final = (
     "x-session-affinity",
 )
 """Headers that name a conversation, the gateway's before the clients' own; the first that is there counts."""
+
+FAIRNESS_ID: Final = "x-llm-d-inference-fairness-id"
+OBJECTIVE: Final = "x-llm-d-inference-objective"
+MODEL_REWRITE: Final = "x-llm-d-model-name-rewrite"
+TTFT_TARGET: Final = "x-llm-d-slo-ttft-ms"
+TPOT_TARGET: Final = "x-llm-d-slo-tpot-ms"
+
+LEGACY_NAMES: Final[Mapping[str, str]] = {
+    FAIRNESS_ID: "x-gateway-inference-fairness-id",
+    OBJECTIVE: "x-gateway-inference-objective",
+    MODEL_REWRITE: "x-gateway-model-name-rewrite",
+    TTFT_TARGET: "x-slo-ttft-ms",
+    TPOT_TARGET: "x-slo-tpot-ms",
+}
+"""What gateways called these headers before, and many still do."""
 
 REQUEST_ID: Final = "x-request-id"
 
@@ -63,6 +79,12 @@ READ_HEADERS: Final = (
     *PICKER_HEADERS,
 )
 """All that kvpicker reads of a request's headers; the others, credentials among them, need not be sent to it."""
+
+FORWARDED: Final = "x-envoy-upstream-service-time"
+"""Header that Envoy puts on the answers of engines, not on its own."""
+
+ANSWER_HEADERS: Final = frozenset({":status", "content-type", "content-encoding", FORWARDED})
+"""All that kvpicker reads of an answer's headers, where it sees answers."""
 
 UPGRADE_HEADERS: Final = ("upgrade", ":protocol")
 """Headers of a client that wants to speak another protocol; a data plane need not send them."""

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
+from ext_proc.core.caps import NO_CAPS, Caps
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
@@ -39,6 +40,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
         learnt_rate: the one learnt from it, and
         learnt_from: how.
         labels: as configured.
+        caps: what it may hold at most, where that differs from the rest of its pool.
         in_flight: requests in flight.
         tokens_in_flight: prompt and expected output tokens of those.
         queue_s: seconds of prefill in front.
@@ -57,6 +59,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     learnt_rate: float | None = None
     learnt_from: str | None = None
     labels: Mapping[str, str] = {}
+    caps: Caps = NO_CAPS
     in_flight: int = 0
     tokens_in_flight: int = 0
     queue_s: float = 0.0
@@ -165,6 +168,7 @@ def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share:
         learnt_rate=parts.rates.rate(slot),
         learnt_from=None if source is None else source.name,
         labels=endpoint.labels,
+        caps=endpoint.caps,
         in_flight=load.in_flight,
         tokens_in_flight=load.tokens,
         queue_s=max(load.busy_until - now, 0.0),
@@ -208,6 +212,7 @@ def _spec(known: EndpointState) -> EndpointSpec:
         kv_tokens=known.kv_tokens,
         prefill_rate=known.prefill_rate,
         labels=known.labels,
+        caps=known.caps,
     )
 
 

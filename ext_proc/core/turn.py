@@ -17,7 +17,7 @@ class Owner(Protocol):
     """Whose request it is; the answers are actions of the exchange, which stands above this module."""
 
     def take_turn(self, turn: Turn, now: float) -> Any:
-        """Try the ordinary pick; None if there is still no place."""
+        """Try the ordinary pick and note what came of it; None if there is still no place."""
 
     def turn_away(self, turn: Turn, refusal: Refusal) -> Any:
         """Make the answer to Envoy of a refusal."""
@@ -43,8 +43,11 @@ class Turn(msgspec.Struct, eq=False):
         call: tells the one who waits that `action` is there.
         action: the answer, once there is one.
         cost: tokens that it will hold, prompt and expected answer.
+        held: bytes of its body that are held here beside the prompt.
         size: bytes that it holds here while it waits.
         returned: True if it was refused before and came back when it was told to.
+        cold: True if no endpoint that could serve it, busy or not, was ready when it was tried last.
+        placed: True once it has an endpoint.
         deadline: until when it may wait, monotonic seconds.
         row: the row that it stands in; None before and after it waits.
         pool: the pool whose bounds it counts against.
@@ -62,8 +65,11 @@ class Turn(msgspec.Struct, eq=False):
     call: Callable[[], None] = _nobody
     action: Any = None
     cost: float = 1.0
+    held: int = 0
     size: int = 0
     returned: bool = False
+    cold: bool = False
+    placed: bool = False
     deadline: float = inf
     row: Any = None
     pool: str = ""

@@ -19,6 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         bytes: that they hold at once, at most.
         wait: seconds that one waits for a place, at most.
         from_zero: seconds that one waits for the first ready endpoint, at most; 0 does not wait for that.
+        proof: True if an endpoint that is listed may not listen yet, so that it has to show first that it serves.
         models: that the pool is declared to serve.
         promises: requests that are told when to come back and known again, at most.
         tenants: remembered without a waiting request, at most.
@@ -28,6 +29,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 256 * 1024 * 1024
     wait: float = 10.0
     from_zero: float = 0.0
+    proof: bool = False
     models: frozenset[str] = frozenset()
     promises: int = 20_000
     tenants: int = 1000
@@ -50,15 +52,19 @@ class Row(FairQueue):
 
     Attributes:
         pool: name of the pool.
-        slots: of the endpoints.
-        cold: True if there was none that is ready.
+        generations: of the endpoints, which unlike slots never pass to others.
     """
 
-    def __init__(self, pool: str, slots: tuple[int, ...], tenants: int, *, cold: bool) -> None:
+    def __init__(self, pool: str, generations: tuple[int, ...], tenants: int) -> None:
         super().__init__(tenants)
         self.pool = pool
-        self.slots = slots
-        self.cold = cold
+        self.generations = generations
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether there was no ready endpoint when the first was tried last."""
+        turn = self.first()
+        return turn is not None and turn.cold
 
     @property
     def rank(self) -> tuple[int, float]:
@@ -72,8 +78,9 @@ class Room:
 
     Attributes:
         limits: its bounds.
-        rows: by the slots of their endpoints; none is empty.
+        rows: by the generations of their endpoints; none is empty.
         waiting: counts who waits.
+        sizes: counts the bytes that they hold.
         bytes: that they hold.
         promises: who was told when to come back.
         pace: how fast places are given.
@@ -83,6 +90,7 @@ class Room:
         self.limits = limits
         self.rows: dict[tuple[int, ...], Row] = {}
         self.waiting = Tally()
+        self.sizes = Tally()
         self.bytes = 0
         self.promises = Promises(limits.promises)
         self.pace = Pace()
@@ -97,28 +105,33 @@ class Room:
         """Tell whether one more of `size` bytes may wait."""
         return len(self.waiting) < self.limits.requests and self.bytes + size <= self.limits.bytes
 
-    def enter(self, turn: Turn, slots: tuple[int, ...], *, cold: bool) -> None:
-        """Let one wait."""
-        row = self.rows.get(slots)
+    def could_hold(self, turn: Turn) -> bool:
+        """Tell whether a request might find a place at all; if not, others would give way in vain."""
+        _, never_give_way = self.sizes.before(turn.priority + 1)
+        return never_give_way + turn.size <= self.limits.bytes
+
+    def enter(self, turn: Turn, generations: tuple[int, ...]) -> None:
+        """Let one wait for the endpoints with these generations."""
+        row = self.rows.get(generations)
         if row is None:
-            row = self.rows[slots] = Row(self._pool, slots, self.limits.tenants, cold=cold)
-        row.cold = cold
+            row = self.rows[generations] = Row(self._pool, generations, self.limits.tenants)
         row.add(turn)
         self.waiting.add(turn.priority, turn.cost)
+        self.sizes.add(turn.priority, turn.size)
         self.bytes += turn.size
 
-    def remove(self, turn: Turn, *, served: bool = False) -> Row:
-        """Take one out and return the row it stood in; `served` only for the first of a row."""
+    def remove(self, turn: Turn, *, served: bool = False) -> None:
+        """Take one out; `served` only for the first of a row."""
         row: Row = turn.row
         if served:
             row.serve(turn)
         else:
             row.leave(turn)
         if not len(row):
-            del self.rows[row.slots]
+            del self.rows[row.generations]
         self.waiting.remove(turn.priority, turn.cost)
+        self.sizes.remove(turn.priority, turn.size)
         self.bytes -= turn.size
-        return row
 
     def giving_way(self, turn: Turn) -> Turn | None:
         """Return who has less of a claim to wait than one that comes: the latest of the longest line that is lowest."""

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
+from ext_proc.core.lifecycle import Stage
 from ext_proc.local.engines import Engine
 from ext_proc.ops import families
 
@@ -74,7 +75,7 @@ def table(reading: Reading, before: Reading, engines: Sequence[Engine]) -> Table
         cached = f"{reading.cached_tokens.get(address, 0.0) / tokens:.0%}" if tokens else "-"
         drawn.add_row(
             names.get(address, address),
-            endpoint["state"],
+            endpoint["state"] if endpoint["lifecycle"] == Stage.ACTIVE else endpoint["lifecycle"],
             str(endpoint["in_flight"]),
             f"{endpoint['queue_ms']:.0f}",
             f"{fresh / seconds:,.0f}",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -47,12 +49,25 @@ def curl(url: str, model: str) -> str:
     return f"curl -N {url}/v1/chat/completions -H 'content-type: application/json' -d {shlex.quote(json.dumps(body))}"
 
 
+def command(run_by: str, found: str | None) -> str:
+    """Return how a shell here runs kvpicker: by its name where it finds it, else by the path that it was run by.
+
+    Args:
+        run_by: how this process was run, `sys.argv[0]`.
+        found: where a shell finds `kvpicker`; None if it does not.
+    """
+    if found is not None:
+        return "kvpicker"
+    return shlex.quote(sys.executable) + " -m ext_proc.cli" if run_by.endswith(".py") else shlex.quote(run_by)
+
+
 def introduce(console: Console, stack: Stack) -> None:
     """Print where everything is."""
     engines = ", ".join(
         engine.address if engine.name == engine.address else f"{engine.name} {engine.address}"
         for engine in stack.engines
     )
+    kvpicker = command(sys.argv[0], shutil.which("kvpicker"))
     lines = (
         "",
         f"entry    {stack.url}   (Envoy, with kvpicker behind it)",
@@ -61,9 +76,9 @@ def introduce(console: Console, stack: Stack) -> None:
         'try it, with or without "stream":',
         curl(stack.url, stack.model),
         "ask where a request would go, or with curl's -i -H 'x-kvpicker-explain: 1' where it went:",
-        f"kvpicker explain --request body.json --admin {stack.admin_url}",
+        f"{kvpicker} explain --request body.json --admin {stack.admin_url}",
         "take an engine out, and wait until its requests have ended:",
-        f"kvpicker drain {stack.engines[0].address} --wait --admin {stack.admin_url} --token-file {stack.token_file}",
+        f"{kvpicker} drain {stack.engines[0].address} --wait --admin {stack.admin_url} --token-file {stack.token_file}",
         "",
     )
     for line in lines:

@@ -15,8 +15,9 @@ import aiohttp
 import yaml
 
 from ext_proc.bootstrap import EnvoyOptions
-from ext_proc.bootstrap.binary import find_envoy
+from ext_proc.bootstrap.binary import find_envoy, version
 from ext_proc.bootstrap.names import LISTENER, PROCESSORS
+from ext_proc.bootstrap.versions import rendered_as
 from ext_proc.core.errors import ConfigError
 from ext_proc.local.child import Child, ChildFailed, describe, failed, kvpicker
 from ext_proc.local.engines import Engine, find_given, start_simulated
@@ -161,6 +162,7 @@ class Stack:
 
     async def _start_envoy(self, stack: AsyncExitStack, lifeline: Lifeline, processor: str) -> None:
         options = EnvoyOptions(
+            envoy_version=rendered_as(version(self.binary)),
             listen=f"{HOST}:{self._options.port}",
             admin=f"{HOST}:0",
             processors=(processor,),

@@ -121,6 +121,8 @@ def _concluded(order: Order, answer: Answer) -> int:
         return DONE
     if answer.status not in (HTTPStatus.OK, HTTPStatus.ACCEPTED) or "endpoints" not in answer.told:
         raise _refused(answer)
+    if order.verb != "undrain" and answer.told.get("outlives_restart") is False:
+        order.say(f"{order.endpoint}: a restart of kvpicker forgets this; `admin.orders_file` keeps it")
     return max((_one(order, row) for row in answer.told["endpoints"]), default=DONE)
 
 

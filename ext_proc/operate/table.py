@@ -28,7 +28,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False)
     for name in ("endpoint", "pool", "health", "lifecycle"):
         table.add_column(name)
-    for name in ("running", "deadline"):
+    for name in ("running", "tokens", "waiting", "deadline"):
         table.add_column(name, justify="right")
     for name in ("models", "name"):
         table.add_column(name)
@@ -39,10 +39,22 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["pool"],
             row["state"],
             row["lifecycle"],
-            f"{row['running']:,}",
+            _of(row["running"], row.get("caps", {}).get("requests")),
+            _of(row.get("tokens", 0), row.get("caps", {}).get("tokens")),
+            _waiting(row.get("queue")),
             "" if deadline is None else f"{deadline:.0f} s",
             ", ".join(row["models"]),
             row["name"] or "",
         )
         table.add_row(*(Text(str(cell)) for cell in cells))
     return table
+
+
+def _of(used: int, cap: Mapping[str, Any] | None) -> str:
+    """Write how much there is, and of how much there may be."""
+    return f"{used:,}" if cap is None else f"{used:,} / {cap['limit']:,}"
+
+
+def _waiting(queue: Mapping[str, int] | None) -> str:
+    """Write how many wait for a place in the pool; nothing where nobody does."""
+    return f"{queue['requests']:,} / {queue['max_requests']:,}" if queue and queue["requests"] else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from ext_proc.core.errors import ConfigError
 from ext_proc.core.rehearsal import Asked
 from ext_proc.ops import admin_endpoints
 from ext_proc.ops.decisions import CAPACITY
+from ext_proc.ops.room import NO_ROOMS, Rooms, held
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
@@ -44,6 +46,10 @@ QUERIES: Mapping[str, Sequence[str]] = {
 """The query parameters of each page."""
 
 
+OPEN = frozenset({"/metrics", "/healthz", "/readyz"})
+LOCAL = frozenset({"127.0.0.1", "::1"})
+
+
 class Admin:
     """Handlers of the admin server.
 
@@ -56,6 +62,8 @@ class Admin:
         explain: tells what would become of a request, for `/debug/explain`.
         state: the state of the decision with at most so many blocks of the index, for `/debug/state`.
         pages: the pages of endpoints; None leaves them out.
+        rooms: how full what has bounds is.
+        local: True to show what is neither metrics nor health to callers on this host only.
     """
 
     def __init__(
@@ -69,6 +77,8 @@ class Admin:
         explain: Callable[[Asked], Awaitable[Any]],
         state: Callable[[int], Any],
         pages: EndpointPages | None = None,
+        rooms: Rooms = NO_ROOMS,
+        local: bool = False,
     ) -> None:
         self._registry = registry
         self._decisions = decisions
@@ -78,10 +88,13 @@ class Admin:
         self._explain = explain
         self._state = state
         self._pages = pages
+        self._rooms = rooms
+        self._local = local
 
     def app(self) -> web.Application:
         """Make the aiohttp application."""
-        app = web.Application(client_max_size=LONGEST_BODY, middlewares=[_without_unknown_queries])
+        middlewares = [*([_local_only] if self._local else []), _without_unknown_queries]
+        app = web.Application(client_max_size=LONGEST_BODY, middlewares=middlewares)
         pages = {
             "/metrics": self.metrics,
             "/healthz": self.healthz,
@@ -97,7 +110,8 @@ class Admin:
             app.add_routes(self._pages.routes())
 
         async def index(_request: web.Request) -> web.Response:
-            return web.Response(text="".join(f"{path}\n" for path in (*pages, "/debug/explain")))
+            paths = [*pages, "/debug/explain", *(admin_endpoints.QUERIES if self._pages is not None else ())]
+            return web.Response(text="".join(f"{path}\n" for path in paths))
 
         app.router.add_get("/", index)
         return app
@@ -119,8 +133,9 @@ class Admin:
         return web.Response(status=503, text=f"not ready: {reason}\n")
 
     async def debug_endpoints(self, _request: web.Request) -> web.Response:
-        """Show every endpoint with its load and state."""
-        return _page({"endpoints": [_endpoint(status) for status in self._endpoints()]})
+        """Show every endpoint with its load and state, and who waits for a place."""
+        endpoints = [_endpoint(status) for status in self._endpoints()]
+        return _page({"endpoints": endpoints, "queues": self._rooms.queues()})
 
     async def debug_decisions(self, request: web.Request) -> web.Response:
         """Explain the latest decisions: `?limit=` of them, or that of one `?request_id=`."""
@@ -170,6 +185,14 @@ async def _without_unknown_queries(request: web.Request, handler: Handler) -> we
     return await handler(request)
 
 
+@web.middleware
+async def _local_only(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Show strangers nothing but metrics and health; a sidecar of a mesh, at 127.0.0.6, speaks for strangers."""
+    if request.path in OPEN or request.remote in LOCAL:
+        return await handler(request)
+    return _page({"error": "for callers on this host only; see `admin.pages`"}, status=403)
+
+
 @asynccontextmanager
 async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
     """Serve the application while the context lasts; yields the address, with the port that was taken for port 0.
@@ -191,7 +214,9 @@ async def serve(app: web.Application, address: str) -> AsyncIterator[str]:
         try:
             await web.TCPSite(runner, host.strip("[]"), int(port)).start()
         except OSError as error:
-            raise ConfigError(f"cannot listen on {address}: {error.strerror}", path="admin.listen") from None
+            # The event loop puts words of its own into `strerror`.
+            reason = os.strerror(error.errno).lower() if error.errno else str(error)
+            raise ConfigError(f"cannot listen on {address}: {reason}", path="admin.listen") from None
         bound_host, bound_port, *_ = runner.addresses[0]
         yield f"[{bound_host}]:{bound_port}" if ":" in bound_host else f"{bound_host}:{bound_port}"
     finally:
@@ -223,6 +248,7 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "health": _health(status),
         "in_flight": status.in_flight,
         "tokens_in_flight": status.tokens_in_flight,
+        "caps": held(status.caps, status.in_flight, status.tokens_in_flight),
         "queue_ms": round(status.queue * 1e3, 3),
         "index_blocks": status.index_blocks,
         "index_tokens": status.index_tokens,

@@ -19,6 +19,13 @@ TIMEOUT_S: Final = 30.0
 _ANY_ADDRESS: Final = {"0.0.0.0": "127.0.0.1", "[::]": "[::1]"}  # noqa: S104  where others listen
 _LONGEST_COMPLAINT = 300
 
+_REASONS: Final[tuple[tuple[type[Exception], str], ...]] = (
+    (aiohttp.InvalidURL, "this is not a URL"),
+    (aiohttp.ClientConnectorDNSError, "its name is not known"),
+    (aiohttp.ClientSSLError, "no TLS with a certificate that is trusted; admin servers speak plain http"),
+    (aiohttp.ClientResponseError, "what answers is no HTTP; is it the gRPC server, `listen`?"),
+)
+
 
 class Unreachable(ConfigError):
     """No kvpicker answers."""
@@ -95,10 +102,7 @@ def _why(error: Exception, timeout_s: float) -> str:
     """Say in plain words why a connection failed."""
     if isinstance(error, TimeoutError):
         return f"no answer within {timeout_s:g} seconds"
-    if isinstance(error, aiohttp.InvalidURL):
-        return "this is not a URL"
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "its name is not known"
-    if isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
-        return os.strerror(error.os_error.errno).lower()
-    return str(error) or type(error).__name__
+    reason = next((reason for kind, reason in _REASONS if isinstance(error, kind)), "")
+    if not reason and isinstance(error, aiohttp.ClientConnectorError) and error.os_error.errno:
+        reason = os.strerror(error.os_error.errno).lower()
+    return reason or str(error) or type(error).__name__

@@ -12,8 +12,10 @@ from aiohttp import web
 
 from ext_proc.config import AdminConfig
 from ext_proc.core import durations
+from ext_proc.core.caps import NO_CAPS
 from ext_proc.core.lifecycle import Mark, Stage
 from ext_proc.ops.admin_token import objection
+from ext_proc.ops.room import NO_ROOMS, Rooms, held
 from ext_proc.ops.text import printable
 
 DEADLINE_S = 600.0
@@ -47,6 +49,10 @@ class Orders(Protocol):
     async def wait(self, marks: Sequence[Mark], seconds: float) -> None:
         """Wait until none of them is draining any more, or until the time is over."""
 
+    @property
+    def outlives_restart(self) -> bool:
+        """Whether an order holds after a restart as well."""
+
     def remaining(self, mark: Mark) -> float | None:
         """Return the seconds until the deadline."""
 
@@ -60,13 +66,15 @@ class EndpointPages:
     Args:
         orders: carries out what is asked.
         config: names the token.
-        instance: a name that no other kvpicker has, nor this one after a restart, which forgets all orders.
+        instance: a name that no other kvpicker has, nor this one after a restart, which may forget orders.
+        rooms: how full what has bounds is.
     """
 
-    def __init__(self, orders: Orders, config: AdminConfig, instance: str) -> None:
+    def __init__(self, orders: Orders, config: AdminConfig, instance: str, rooms: Rooms = NO_ROOMS) -> None:
         self._orders = orders
         self._config = config
         self._instance = instance
+        self._rooms = rooms
 
     def routes(self) -> list[web.RouteDef]:
         """Return the routes."""
@@ -123,11 +131,12 @@ class EndpointPages:
             return _page({"error": error}, HTTPStatus.NOT_FOUND)
         goes_on = any(mark.stage is Stage.DRAINING for mark in marks)
         rows = [self._row(mark) for mark in marks]
-        told = {"instance": self._instance, "endpoints": rows}
+        told = {"instance": self._instance, "outlives_restart": self._orders.outlives_restart, "endpoints": rows}
         return _page(told, HTTPStatus.ACCEPTED if goes_on else HTTPStatus.OK)
 
     def _row(self, mark: Mark) -> dict[str, Any]:
         remaining, endpoint = self._orders.remaining(mark), mark.endpoint
+        caps = NO_CAPS if mark.removed else self._rooms.caps(endpoint.slot)
         return {
             "address": endpoint.address,
             "name": endpoint.name or None,
@@ -135,6 +144,9 @@ class EndpointPages:
             "models": sorted(endpoint.models),
             "lifecycle": mark.stage,
             "running": mark.running,
+            "tokens": mark.load.tokens,
+            "caps": held(caps, mark.load.in_flight, mark.load.tokens),
+            "queue": self._rooms.queue(endpoint.pool),
             "deadline_s": None if remaining is None else round(remaining, 3),
             "left": mark.left,
             "removed": mark.removed,

@@ -64,6 +64,11 @@ def objection(config: AdminConfig, headers: Mapping[str, str]) -> tuple[HTTPStat
     scheme, _, shown = headers.get("Authorization", "").partition(" ")
     if scheme.lower() != "bearer":
         return HTTPStatus.UNAUTHORIZED, "this needs the header Authorization: Bearer TOKEN"
-    if not hmac.compare_digest(shown.strip().encode(), token.encode()):
+    if not hmac.compare_digest(_bytes(shown.strip()), _bytes(token)):
         return HTTPStatus.UNAUTHORIZED, "this is not the token"
     return None
+
+
+def _bytes(token: str) -> bytes:
+    """Return the bytes that came, of which some may be no UTF-8."""
+    return token.encode("utf-8", "surrogateescape")

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
+from ext_proc.core.caps import NO_CAPS, Caps
 from ext_proc.core.health_states import HealthStatus
 from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
@@ -44,6 +45,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
         health_left: seconds until its ejection, or its trial, ends; None where there is none.
         in_flight: requests in flight.
         tokens_in_flight: prompt and expected output tokens in flight.
+        caps: what of both it may hold at most.
         queue: estimated wait for the work in front, seconds.
         index_blocks: blocks the prefix index believes it holds.
         index_tokens: tokens the prefix index believes to fit.
@@ -68,6 +70,7 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     health_left: float | None = None
     in_flight: int = 0
     tokens_in_flight: float = 0
+    caps: Caps = NO_CAPS
     queue: float = 0.0
     index_blocks: int = 0
     index_tokens: int = 0

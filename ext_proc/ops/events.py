@@ -21,10 +21,17 @@ class Event(enum.Enum):
     STRATEGY_FAILED = ("strategy_failed", "error", "A strategy failed and was replaced for one request.")
     HEALTH_CHANGED = ("health_changed", "warning", "An endpoint changed its state of health.")
     LIFECYCLE_CHANGED = ("lifecycle_changed", "info", "An endpoint was cordoned, drained or let back in.")
+    ORDERS_RESTORED = ("orders_restored", "info", "Cordons and drains that were ordered before a restart hold again.")
     CONFIG_APPLIED = ("config_applied", "info", "A configuration took effect.")
     CONFIG_REJECTED = ("config_rejected", "error", "A changed configuration is unusable; the last good one stays.")
     ENDPOINTS_CHANGED = ("endpoints_changed", "info", "Endpoints were added to a pool or removed from it.")
     ENDPOINTS_REJECTED = ("endpoints_rejected", "error", "An endpoints file is unusable; the last good list stays.")
+    CERTIFICATES_CHANGED = ("certificates_changed", "info", "New connections are given certificates that changed.")
+    CERTIFICATES_REJECTED = (
+        "certificates_rejected",
+        "error",
+        "Changed certificates are unusable; the last good ones stay.",
+    )
     INFERENCE_POOL_CHANGED = (
         "inference_pool_changed",
         "info",

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from ext_proc.core.errors import Saturated
 from ext_proc.core.explanation import chosen_first, costs, milliseconds, ranked_by
+from ext_proc.core.filters import CAPACITY
 from ext_proc.core.model import GENERATING, Decision, Ending
 from ext_proc.core.rehearsal import UNKNOWN_PATH
 from ext_proc.ops.text import printable
@@ -22,8 +24,9 @@ Pace: TypeAlias = "Callable[[Decision, str], float | None]"
 _WHY_REMOVED = {
     "model": "does not serve the model",
     "subset": "the gateway does not allow it",
-    "lifecycle": "cordoned, draining or drained by an operator",
+    "lifecycle": "cordoned, draining or drained by an operator, or not ready by the word of its source",
     "health": "ejected after failures, warming up, or starting slowly",
+    CAPACITY: "as many requests or tokens in flight as it may have",
 }
 
 
@@ -61,6 +64,8 @@ def explain_rehearsal(rehearsal: Rehearsal) -> dict[str, Any]:
         told["message"] = printable(str(made.refusal))
     told["removed"] = [_removed(removal) for removal in rehearsal.removals]
     told["notes"] = [printable(line) for line in rehearsal.failures]
+    if told["reason"] == Saturated.reason:
+        told["notes"].append("a real request waits for its turn first, as far as the `queue` of its pool lets it")
     if told["reason"] == "tie":
         told["notes"].append("candidates cost the same: next time another of them may be chosen")
     return told
@@ -75,7 +80,14 @@ def describe_request(request: InferenceRequest) -> dict[str, Any]:
         "prompt_tokens": request.prompt_tokens,
         "unhashed": request.unhashed,
         "truncated": request.truncated,
+        **_targets(request),
     }
+
+
+def _targets(request: InferenceRequest) -> dict[str, float]:
+    """Show the times that are wanted, if any are."""
+    told = {"ttft_target_ms": request.ttft_target, "tpot_target_ms": request.tpot_target}
+    return {name: milliseconds(seconds) for name, seconds in told.items() if seconds is not None}
 
 
 def describe_refusal(refusal: Refusal) -> dict[str, Any]:
@@ -147,7 +159,18 @@ def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, A
         "predicted_by": _mode(decision, served),
         "cached_tokens": _pair(terms.hit_tokens, outcome.usage.cached_tokens),
         "first_token_ms": {**_pair(predicted, true), "estimated": estimated, "basis": basis},
+        **_kept(decision.request, outcome, seconds),
     }
+
+
+def _kept(request: InferenceRequest, outcome: Outcome, first_token: float | None) -> dict[str, bool]:
+    """Tell of each time that was wanted whether it was kept, where that is known."""
+    told, tokens = {}, outcome.usage.completion_tokens
+    if request.ttft_target is not None and first_token is not None:
+        told["ttft_kept"] = first_token <= request.ttft_target
+    if request.tpot_target is not None and outcome.first_token is not None and tokens is not None and tokens > 1:
+        told["tpot_kept"] = (outcome.duration - outcome.first_token) / (tokens - 1) <= request.tpot_target
+    return told
 
 
 def _mode(decision: Decision, address: str) -> str | None:

@@ -48,7 +48,8 @@ REQUESTS = _counter(
 REFUSALS = _counter("refusals", "Requests that kvpicker answered itself.", "reason")
 QUEUED = _counter(
     "queued",
-    "Requests that waited for a place, by how that ended: served, deadline, displaced, gone or stopped.",
+    "Requests that waited for a place, by how that ended: served, refused since no endpoint was left, deadline, "
+    "displaced, gone or stopped.",
     "pool",
     "result",
 )

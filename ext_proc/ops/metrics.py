@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from ext_proc.core.model import Ending, IndexMode, Prediction
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops import families
-from ext_proc.ops.tallies import ErrorShare, Histogram, ModelLabels, Tally
+from ext_proc.ops.tallies import OTHER, ErrorShare, Histogram, ModelLabels, Tally
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from ext_proc.core.errors import Refusal
     from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome, Usage
     from ext_proc.ops.families import Family
+
+MOST_REASONS = 200
+"""Pairs of strategy and reason that are counted by themselves."""
 
 
 class Metrics(NoObserver):
@@ -55,7 +58,10 @@ class Metrics(NoObserver):
 
     def decided(self, decision: Decision, seconds: float) -> None:
         """Count the decision and the time it took."""
-        self._decisions.counts[decision.strategy, decision.reason] += 1
+        counts, labels = self._decisions.counts, (decision.strategy, decision.reason)
+        if labels not in counts and len(counts) >= MOST_REASONS:  # strategies of strangers make them
+            labels = (decision.strategy, OTHER)
+        counts[labels] += 1
         self.decision_seconds.observe(seconds)
         if decision.request.unhashed is not None:
             self._unhashed.counts[(decision.request.unhashed,)] += 1

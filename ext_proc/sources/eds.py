@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import enum
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +10,7 @@ import msgspec
 
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.lifecycle import Stage
+from ext_proc.sources.replacing import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -105,14 +104,16 @@ class EdsWriter:
     def write(self, snapshot: Snapshot, offer: Callable[[Endpoint], Offer] = everybody) -> bool:
         """Put the snapshot's endpoints into the file, offered as `offer` says; tell whether that made a change.
 
+        A file that was taken away is written again: an Envoy that starts would have no endpoints.
+
         Raises ConfigError if the file cannot be written; the old one then stays, and the next call tries again.
         """
         resources = [_assignment(snapshot, self._cluster, offer)]
-        if resources == self._resources:
+        if resources == self._resources and self.path.exists():
             return False
         version = self._version + 1
         try:
-            _replace(self.path, render(snapshot, self._cluster, version, offer))
+            replace_file(self.path, render(snapshot, self._cluster, version, offer), MODE)
         except OSError as error:
             raise ConfigError(f"cannot be written: {error.strerror or error}", path=str(self.path)) from error
         self._version, self._resources = version, resources
@@ -145,16 +146,3 @@ def _left_by_others(path: Path) -> tuple[int, Any]:
         return int(response["version_info"]), response["resources"]
     except (OSError, ValueError, TypeError, KeyError):
         return 0, None
-
-
-def _replace(path: Path, content: bytes) -> None:
-    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            os.fchmod(file.fileno(), MODE)
-            file.write(content)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

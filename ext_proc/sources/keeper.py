@@ -58,6 +58,13 @@ class EndpointKeeper:
     def configure(self, config: Config) -> None:
         """Bring pools and watched files in line with a configuration; a running event loop watches the files."""
         self._configuring = True
+        try:
+            self._follow_config(config)
+        finally:
+            self._configuring = False
+        self.write_eds()
+
+    def _follow_config(self, config: Config) -> None:
         self._registry.set_default_pool(config.default_pool)
         self._names.configure(config.dns)
         for name in self._pools.keys() - config.pools.keys():
@@ -80,8 +87,6 @@ class EndpointKeeper:
             else:
                 self._watch(name, pool.endpoints_file)
         self._follow_names()
-        self._configuring = False
-        self.write_eds()
 
     def supply(self, name: str, specs: Sequence[EndpointSpec], renewed: Collection[str] = ()) -> None:
         """Take the endpoints of a pool that a cluster knows, in place of those it knew before.

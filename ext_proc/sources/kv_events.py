@@ -27,7 +27,11 @@ NOTICE_S = 0.1
 SILENCE_S = 30.0
 """An engine that has been at work for so long must have told of it."""
 
+CUT_S = 5.0
+"""An engine whose events were heard, and to which there has been no connection for so long, holds who knows what."""
+
 NO_EVENTS = "no_events"
+NOT_CONNECTED = "not_connected"
 
 _TIDY = 5_000
 """Blocks taken back at a time, about a millisecond."""
@@ -136,7 +140,7 @@ class KvEventListener:
     def _look_for_silence(self, now: float) -> None:
         for watch in self._watches.values():
             if watch.is_heard:
-                problem = ""
+                problem = NOT_CONNECTED if watch.mistrust_cut(now) else ""
             elif watch.busy_at is None:
                 watch.busy_at = now if self._is_busy(watch.endpoint.slot) else None
                 continue
@@ -144,7 +148,7 @@ class KvEventListener:
                 problem = NO_EVENTS if now - watch.busy_at > SILENCE_S else ""
             if problem != watch.problem:
                 watch.problem = problem
-                for reader in watch.readers if problem else ():
+                for reader in watch.readers if problem == NO_EVENTS else ():
                     reader.feed.mistrust()  # what was asked for at the start is old by now
                 self._changed(watch.endpoint, problem)
 
@@ -166,6 +170,13 @@ class _Watch:
     def is_waiting(self) -> bool:
         """Whether an answer to a question for lost messages is awaited."""
         return any(reader.feed.is_waiting for reader in self.readers)
+
+    def mistrust_cut(self, now: float) -> bool:
+        """Believe no publisher that has not been connected any more for too long; return whether there is one."""
+        cut = [reader for reader in self.readers if reader.cut_at is not None and now - reader.cut_at > CUT_S]
+        for reader in cut:
+            reader.feed.mistrust()
+        return bool(cut)
 
     def heard(self) -> None:
         """Note that a message came."""

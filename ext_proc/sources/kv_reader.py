@@ -86,6 +86,7 @@ class KvReader:
     Attributes:
         feed: who is told.
         is_connected: whether there is a connection.
+        cut_at: since when there is none any more, monotonic seconds; None while there is one, or before the first.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ class KvReader:
     ) -> None:
         self.feed = feed
         self.is_connected = False
+        self.cut_at: float | None = None
         self._context = context
         self._address, self._replay_address = addresses
         self._topic = topic
@@ -126,7 +128,7 @@ class KvReader:
         """Tell how listening goes; `now` in monotonic seconds."""
         feed, caches = self.feed, list(self.feed.caches.values())
         disbelief = feed.disbelief
-        if disbelief is Disbelief.NOTHING_HEARD and not self.is_connected:
+        if disbelief in (Disbelief.NOTHING_HEARD, Disbelief.SILENT) and not self.is_connected:
             disbelief = Disbelief.NOT_CONNECTED
         return PublisherState(
             address=self._address,
@@ -172,6 +174,7 @@ class KvReader:
     async def _note_connection(self, happened: set[int]) -> bool:
         """Note what happened to the connection; return whether it has ended."""
         self.is_connected = zmq.EVENT_DISCONNECTED not in happened
+        self.cut_at = None if self.is_connected else time.monotonic()
         if not self.is_connected:
             self.feed.reconnected(can_ask=self._replay_address is not None)
         elif self._replay_address is not None:

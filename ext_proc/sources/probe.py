@@ -15,6 +15,7 @@ from ext_proc.config import Config, ProbesConfig
 from ext_proc.core.health_states import SERVING, HealthState, Verdict
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry, Snapshot
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe_ask import Finding, ask_generation, ask_health, open_session
 from ext_proc.sources.probe_rules import path_of
 from ext_proc.sources.watches import keep_watching
@@ -41,6 +42,7 @@ class Prober:
         state: where a slot stands: who does not serve is probed more often.
         engine: what answers at an endpoint; an empty name where that is not known.
         listener: hears what comes of it.
+        keys: the API keys of the engines; None where they want none.
         rng: spreads the probes, so that many engines are not asked at one moment.
     """
 
@@ -52,12 +54,14 @@ class Prober:
         state: Callable[[int], HealthState],
         engine: Callable[[Endpoint], str],
         listener: Listener,
+        keys: ApiKeys | None = None,
         rng: random.Random | None = None,
     ) -> None:
         self._registry = registry
         self._state = state
         self._engine = engine
         self._listener = listener
+        self._keys = keys or ApiKeys()
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
         self._turns = asyncio.Semaphore(CONCURRENCY)
         self._seen: Snapshot | None = None
@@ -132,9 +136,10 @@ class Prober:
         settings, engine = self._settings, self._engine(endpoint)
         path = path_of(engine) if settings.path is None else f"/{settings.path.strip().lstrip('/')}"
         async with self._turns:
-            finding = await ask_health(session, endpoint, path, engine, settings.timeout_s)
+            headers = self._keys.headers(endpoint.pool)
+            finding = await ask_health(session, endpoint, path, engine, settings.timeout_s, headers)
             if finding.verdict is Verdict.GOOD and settings.generate:
-                finding = await ask_generation(session, endpoint, settings.timeout_s)
+                finding = await ask_generation(session, endpoint, settings.timeout_s, headers)
         return finding
 
     def _pause(self, watch: _Watch) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Mapping
 
 import aiohttp
 import msgspec
@@ -10,6 +11,7 @@ import msgspec
 from ext_proc.core.errors import KvpickerError
 from ext_proc.core.health_states import Verdict
 from ext_proc.core.model import Endpoint
+from ext_proc.sources.api_keys import NO_HEADERS
 from ext_proc.sources.probe_rules import judged, judged_generation
 
 MAX_BYTES = 4096
@@ -41,7 +43,12 @@ def open_session() -> aiohttp.ClientSession:
 
 
 async def ask_health(
-    session: aiohttp.ClientSession, endpoint: Endpoint, path: str, engine: str, timeout_s: float
+    session: aiohttp.ClientSession,
+    endpoint: Endpoint,
+    path: str,
+    engine: str,
+    timeout_s: float,
+    headers: Mapping[str, str] = NO_HEADERS,
 ) -> Finding:
     """Ask for the page of health.
 
@@ -50,7 +57,7 @@ async def ask_health(
     """
     url, patience = f"http://{endpoint.address}{path}", aiohttp.ClientTimeout(total=timeout_s)
     try:
-        async with session.get(url, allow_redirects=False, timeout=patience) as response:
+        async with session.get(url, headers=headers, allow_redirects=False, timeout=patience) as response:
             body = await response.content.read(MAX_BYTES)
             status, retry_after = response.status, "Retry-After" in response.headers
     except Exception as error:  # noqa: BLE001  whatever it is, the probe has not been answered
@@ -58,7 +65,9 @@ async def ask_health(
     return Finding(judged(engine, status, body, retry_after=retry_after), f"http_{status}")
 
 
-async def ask_generation(session: aiohttp.ClientSession, endpoint: Endpoint, timeout_s: float) -> Finding:
+async def ask_generation(
+    session: aiohttp.ClientSession, endpoint: Endpoint, timeout_s: float, headers: Mapping[str, str] = NO_HEADERS
+) -> Finding:
     """Have one token generated.
 
     Raises:
@@ -70,7 +79,7 @@ async def ask_generation(session: aiohttp.ClientSession, endpoint: Endpoint, tim
     if endpoint.models:
         asked["model"] = min(endpoint.models)
     try:
-        async with session.post(url, json=asked, allow_redirects=False, timeout=patience) as response:
+        async with session.post(url, json=asked, headers=headers, allow_redirects=False, timeout=patience) as response:
             await response.content.read(MAX_BYTES)
             status = response.status
     except Exception as error:  # noqa: BLE001  as above

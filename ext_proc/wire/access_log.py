@@ -93,13 +93,19 @@ class AccessLogSession:
             return self._keep(entry, common) if kind == _ATTEMPT else self._undecided(entry, common, now)
         self._feedback.log_tells(identity, now)
         if kind == _PERIODIC:
-            return "renewed" if self._feedback.renew(identity, now) else self._stranger(identity)
+            served = _served(common, namespaces)
+            if self._feedback.renew(identity, now, served):
+                return "renewed"
+            if served is not None:
+                self._feedback.strangers.seen(identity, served, now)
+            return self._stranger(identity)
         if kind not in _END_TYPES:
             return "ignored"
         attempts = self._attempts.pop(_name(entry), NO_ATTEMPTS) if self._attempts else NO_ATTEMPTS
         if self._feedback.settle(_outcome(entry, common, namespaces, identity), now, attempts):
             self._settled(attempts)
             return "settled"
+        self._feedback.strangers.ended(identity)
         return self._stranger(identity)
 
     def _keep(self, entry: HTTPAccessLogEntry, common: AccessLogCommon) -> str:
@@ -107,9 +113,10 @@ class AccessLogSession:
         address = _served(common, common.metadata.filter_metadata)
         if address is None:
             return "ignored"
+        seconds, name = _seconds(common.duration), _name(entry)
         ending = _ending(entry, common, entry.response.response_code.value)
-        attempt = Attempt(address, ending, _seconds(common.duration))
-        tried = self._attempts.setdefault(_name(entry), [])
+        attempt = Attempt(address, ending, seconds, request_id=name)
+        tried = self._attempts.setdefault(name, [])
         if len(tried) < _MAX_TRIED:  # clients may give many requests one name
             tried.append(attempt)
         self._fresh.append(attempt)
@@ -123,8 +130,17 @@ class AccessLogSession:
             attempt.noted = True
 
     def _undecided(self, entry: HTTPAccessLogEntry, common: AccessLogCommon, now: float) -> str:
-        """Settle the decision of a client that left as its pick was on the way, which only the request's name joins."""
-        is_flagged_end = common.response_flags and common.access_log_type in _END_TYPES
+        """Settle the decision of a client that left as its pick was on the way, which only the request's name joins.
+
+        What else is undecided, Envoy placed by itself.
+        """
+        kind = common.access_log_type
+        served = _served(common, common.metadata.filter_metadata) if kind == _PERIODIC else None
+        if served is not None:
+            self._feedback.strangers.seen(f"/{_name(entry)}", served, now)
+        else:
+            self._feedback.strangers.ended(f"/{_name(entry)}")
+        is_flagged_end = common.response_flags and kind in _END_TYPES
         if is_flagged_end and _ending(entry, common, 0) is Ending.CLIENT_GONE:
             request_id = entry.request.request_id or common.stream_id
             if request_id and self._feedback.left(request_id, now):
@@ -148,8 +164,8 @@ def _outcome(
     status = response.response_code.value
     words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
     ending = _ending(entry, common, status)
-    if ending is Ending.OK and "failed" in words:
-        ending = Ending.STREAM_ERROR
+    if ending is Ending.OK and ("failed" in words or "cut" in words):
+        ending = Ending.STREAM_ERROR if "failed" in words else Ending.CUT
     return Outcome(
         decision_id=identity,
         ending=ending,

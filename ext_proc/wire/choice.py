@@ -44,6 +44,11 @@ async def choose(wanted: str, methods: Iterable[Method]) -> Choice:
     return Choice(AioTransport(methods), reason)
 
 
+def another(transport: Transport, methods: Iterable[Method]) -> Transport:
+    """Make a transport of the same kind for other methods."""
+    return AioTransport(methods) if isinstance(transport, AioTransport) else QueueTransport(methods)
+
+
 async def unavailable() -> str:
     """Tell why the completion queue cannot be used, by a conversation with ourselves; empty if it can."""
     absent = missing()

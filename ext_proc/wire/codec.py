@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
 
 import msgspec
 from google.protobuf.struct_pb2 import Struct
@@ -27,37 +26,32 @@ from ext_proc.core.names import (
     REQUEST_ID,
     SERVED,
     SHOWN_KEY,
-    SUBSET,
-    SUBSET_NAMESPACE,
     UPGRADE_HEADERS,
 )
 from ext_proc.core.prompts import RequestHead
+from ext_proc.core.wishes import NO_NAMES, HeaderNames
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
-from ext_proc.wire.subset import Subset
+from ext_proc.wire.subset import subset_hint
 
 _WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
 
 
-_NO_LABELS = ("", "")
-_LONGEST_LABEL = 256
-
-
-def decode(message: bytes, labels: tuple[str, str] = _NO_LABELS) -> Event | None:
+def decode(message: bytes, names: HeaderNames = NO_NAMES) -> Event | None:
     """Read a ProcessingRequest; None for a kind of message that is not known here.
 
     Args:
         message: its bytes.
-        labels: names of the headers that hold the tenant and the priority; empty reads none.
+        names: which headers say whose a request is, and what is wished for it.
 
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
     if message.startswith(_HEADERS_FIELD) and len(message) <= _LONGEST_KEPT:
-        return _decode_short(message, labels)
-    return _slice_body(message) or _decode(message, labels)
+        return _decode_short(message, names)
+    return _slice_body(message) or _decode(message, names)
 
 
 _HEADERS_FIELD = b"\x12"
@@ -67,30 +61,30 @@ _NO_UUID = b"0" * _UUID
 _REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
 
 
-def _decode_short(message: bytes, labels: tuple[str, str]) -> Event | None:
+def _decode_short(message: bytes, names: HeaderNames) -> Event | None:
     """Decode headers; but for the request id, which changes nothing else, a client's messages are alike to the byte."""
     before, field, rest = message.partition(_REQUEST_ID_FIELD)
     if not field:
-        return _decode_kept(message, labels)
-    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:], labels)
+        return _decode_kept(message, names)
+    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:], names)
     if not isinstance(event, RequestHeaders):
         return event
     return msgspec.structs.replace(event, request_id=rest[:_UUID].decode("ascii", "replace"))
 
 
 @functools.lru_cache(maxsize=1024)
-def _decode_kept(message: bytes, labels: tuple[str, str]) -> Event | None:
-    return _decode(message, labels)
+def _decode_kept(message: bytes, names: HeaderNames) -> Event | None:
+    return _decode(message, names)
 
 
-def _decode(message: bytes, labels: tuple[str, str]) -> Event | None:
+def _decode(message: bytes, names: HeaderNames) -> Event | None:
     request = ProcessingRequest.FromString(message)
     name = request.WhichOneof("request")
     if name == "request_body":
         body = request.request_body
         return Message(Kind.REQUEST_BODY, body.body, body.end_of_stream, modes=_modes(request))
     if name == "request_headers":
-        return _decode_headers(request, labels)
+        return _decode_headers(request, names)
     if name == "response_body":
         piece = request.response_body
         return Message(Kind.RESPONSE_BODY, piece.body, piece.end_of_stream, served_by(request), _modes(request))
@@ -138,16 +132,16 @@ def read_varint(message: bytes, position: int) -> tuple[int, int]:
     return len(message), len(message)
 
 
-def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> RequestHeaders:
-    tenant, priority = labels
+def _decode_headers(request: ProcessingRequest, names: HeaderNames) -> RequestHeaders:
     values: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
         key = header.key
-        if key in _WANTED or (key and key in labels):
+        if key in _WANTED or key in names.every:
             values[key] = header.raw_value.decode("utf-8", "replace") or header.value
     get = values.get
     protocol = request.protocol_config
     method = get(":method", "")
+    tenant, priority, wishes = names.read(values)
     return RequestHeaders(
         method=method,
         head=RequestHead.of(values),
@@ -155,13 +149,14 @@ def _decode_headers(request: ProcessingRequest, labels: tuple[str, str]) -> Requ
         request_mode=_mode(protocol.request_body_mode),
         response_mode=_mode(protocol.response_body_mode),
         observing=request.observability_mode,
-        subset=_subset(request) if request.HasField("metadata_context") else None,
+        subset=subset_hint(request.metadata_context.filter_metadata) if request.HasField("metadata_context") else None,
         spoofed=any(name in values for name in PICKER_HEADERS),
         request_id=get(REQUEST_ID, "")[:_LONGEST_REQUEST_ID],
         asker=_asker(request) if request.attributes else "",
         upgrade=method == "CONNECT" or any(name in values for name in UPGRADE_HEADERS),
-        tenant=get(tenant, "")[:_LONGEST_LABEL],
-        priority=get(priority, "")[:_LONGEST_LABEL].strip(),
+        tenant=tenant,
+        priority=priority,
+        wishes=wishes,
     )
 
 
@@ -193,25 +188,6 @@ def served_by(request: ProcessingRequest) -> str | None:
     return fields[LB_NAMESPACE].fields[SERVED].string_value or None if LB_NAMESPACE in fields else None
 
 
-def _subset(request: ProcessingRequest) -> Collection[str] | None:
-    """Read the subset hint: a list or a comma-separated string of addresses; absent and null mean no hint."""
-    fields = request.metadata_context.filter_metadata
-    if SUBSET_NAMESPACE not in fields:
-        return None
-    hint = fields[SUBSET_NAMESPACE].fields
-    if SUBSET not in hint:
-        return None
-    value = hint[SUBSET]
-    kind = value.WhichOneof("kind")
-    if kind in (None, "null_value"):
-        return None
-    if kind == "string_value":
-        return Subset(value.string_value.split(","))
-    if kind == "list_value":
-        return Subset(member.string_value for member in value.list_value.values)
-    return Subset(())
-
-
 class Encoder:
     """Writes ProcessingResponse messages.
 
@@ -239,6 +215,8 @@ class Encoder:
             return _bare(action.kind, action.clean, action.skip_body)
         answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
+        if action.body is not None:
+            answer = _rewriting(answer, action.kind, action.body)
         return answer + _METADATA_TAG + varint(len(metadata)) + metadata
 
     def destination(self, decision: Decision) -> str:
@@ -306,6 +284,18 @@ def _picked(kind: Kind, destination: str, rank: int | None, skip_body: bool) -> 
     endpoints = Struct()
     endpoints.update({LB_NAMESPACE: {DESTINATION: destination}})
     return response.SerializeToString(), endpoints.SerializeToString()
+
+
+def _rewriting(answer: bytes, kind: Kind, body: bytes) -> bytes:
+    """Add another body to an answer, and take away the length of the one that came: Envoy sends it in chunks then.
+
+    In answer to the headers, as in full duplex, the body follows in pieces.
+    """
+    response = ProcessingResponse.FromString(answer)
+    _mutation(response, kind).remove_headers.append("content-length")
+    if kind is Kind.REQUEST_BODY:
+        response.request_body.response.body_mutation.body = body
+    return response.SerializeToString()
 
 
 def _mutation(response: ProcessingResponse, kind: Kind) -> HeaderMutation:

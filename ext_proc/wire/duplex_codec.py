@@ -10,6 +10,7 @@ from typing import Final
 
 from ext_proc.core.duplex_messages import DuplexEvent, Pass, ResponseHeaders
 from ext_proc.core.exchange_messages import Kind, Message
+from ext_proc.core.names import ANSWER_HEADERS, FORWARDED
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.codec import decode, read_varint, served_by
 from ext_proc.wire.framing import varint
@@ -22,7 +23,6 @@ _METADATA_TAG: Final = 0x42
 _END_FLAG: Final = b"\x10\x01"
 _ONE_BYTE: Final = 0x80
 _RESPONSE_HEADERS_FIELD: Final = b"\x1a"
-_READ: Final = frozenset({":status", "content-type", "content-encoding", "x-envoy-upstream-service-time"})
 
 
 def decode_duplex(message: bytes) -> DuplexEvent | None:
@@ -91,7 +91,7 @@ def _response_headers(request: ProcessingRequest) -> ResponseHeaders:
     values = {
         header.key: header.raw_value.decode("utf-8", "replace") or header.value
         for header in request.response_headers.headers.headers
-        if header.key in _READ
+        if header.key in ANSWER_HEADERS
     }
     status = values.get(":status", "")
     return ResponseHeaders(
@@ -100,7 +100,7 @@ def _response_headers(request: ProcessingRequest) -> ResponseHeaders:
         content_encoding=values.get("content-encoding", "").lower(),
         end_of_stream=request.response_headers.end_of_stream,
         served=served_by(request),
-        forwarded="x-envoy-upstream-service-time" in values,
+        forwarded=FORWARDED in values,
     )
 
 

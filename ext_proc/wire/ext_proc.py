@@ -38,7 +38,7 @@ class ExtProcSession:
         try:
             if self._duplex is not None:
                 return self._duplex.receive(message)
-            event = decode(message, self._exchange.labels)
+            event = decode(message, self._exchange.names)
         except DecodeError as error:
             self._observer.failed("not_a_processing_request", error)
             return Reply(None, True, grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")

@@ -29,9 +29,11 @@ class AioTransport:
         self._waiting: Waiting[_Ended] = Waiting(_end)
         self._server.add_generic_rpc_handlers(tuple(_handlers(methods, self._streams, self._waiting)))
 
-    def listen(self, address: str) -> int:
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible."""
         try:
+            if credentials is not None:
+                return self._server.add_secure_port(address, credentials)
             return self._server.add_insecure_port(address)
         except RuntimeError:
             return 0

@@ -8,6 +8,8 @@ import threading
 from collections.abc import Iterable
 from typing import Final
 
+import grpc
+
 from ext_proc.wire.grpc_stream import Event, Stream, cygrpc, refuse
 from ext_proc.wire.transport import OPTIONS, Method, Waiting, report_fault
 
@@ -84,9 +86,13 @@ class QueueTransport:
         self._drained: asyncio.Future[None]
         self._ended: asyncio.Future[None]
 
-    def listen(self, address: str) -> int:
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
         """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible."""
-        return int(self._server.add_http2_port(address.encode()))
+        if credentials is None:
+            return int(self._server.add_http2_port(address.encode()))
+        # As grpcio's own server takes the credentials of the library from those of Python.
+        secret = credentials._credentials  # type: ignore[attr-defined]  # noqa: SLF001
+        return int(self._server.add_http2_port(address.encode(), secret))
 
     async def start(self) -> None:
         """Begin to take streams."""

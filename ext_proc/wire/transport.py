@@ -91,8 +91,13 @@ class Transport(Protocol):
 
     name: str
 
-    def listen(self, address: str) -> int:
-        """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible."""
+    def listen(self, address: str, credentials: grpc.ServerCredentials | None = None) -> int:
+        """Listen on `ip:port` or `unix:/path`; returns the port, or 0 where that is impossible.
+
+        Args:
+            address: where.
+            credentials: what to prove ourselves with; None encrypts nothing.
+        """
 
     async def start(self) -> None:
         """Begin to take streams; all addresses are listened on by then."""

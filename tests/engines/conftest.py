@@ -53,6 +53,7 @@ async def engines(
     logs = cache / "logs"
     logs.mkdir(parents=True, exist_ok=True)
     ports = free_ports(3 * ENGINES)
+    cores = sorted(os.sched_getaffinity(0))
     made = [
         VllmEngine(
             environment,
@@ -61,6 +62,7 @@ async def engines(
             logs / f"engine-{number}.log",
             blocks=BLOCKS,
             adapters=[(ADAPTER, adapter)],
+            core=cores[number % len(cores)],
         )
         for number in range(ENGINES)
     ]

@@ -2,330 +2,134 @@
 
 from __future__ import annotations
 
-import asyncio
 import functools
 import resource
 import signal
-import socket
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import Any
 
-from tests.fault.load import Traffic
-from tests.fault.stand import EngineProcess, Plan, Stand
-from tests.fault.trial import Fault, Step
-from tests.waiting import until
+from tests.fault import steps
+from tests.fault.kv_stream import KvStreams
+from tests.fault.stand import Plan
+from tests.fault.trial import Fault
 
-JUMPS = Path(__file__).parent / "jumps"
-"""A folder on kvpicker's Python path whose `sitecustomize` lets the wall clock jump."""
-
-BLOCKED_S = 0.3
-IDLERS = 200
-DRAINED = 50
-LEAVERS = 10_000
-LEAVERS_SHORT = 300
-LEAVING_AT_ONCE = 100
-
-
-def fault(**what: Any) -> Step:
-    """Make the culprit fail in requests to come."""
-
-    async def begin(stand: Stand) -> None:
-        await stand.culprit.fault(**what)
-
-    return begin
-
-
-async def heal(stand: Stand) -> None:
-    """Make the culprit well."""
-    await stand.culprit.heal()
-
-
-async def kill_engine(stand: Stand) -> None:
-    """Kill the culprit."""
-    await stand.culprit.kill()
-
-
-async def start_engine(stand: Stand) -> None:
-    """Start it again at its address."""
-    await stand.culprit.start()
-
-
-async def restart_engine(stand: Stand) -> None:
-    """End the culprit in order, and start it again with an empty cache."""
-    await stand.culprit.stop()
-    await stand.culprit.start()
-
-
-def to_engine(number: signal.Signals) -> Step:
-    """Send the culprit a signal."""
-
-    async def step(stand: Stand) -> None:
-        stand.culprit.signal(number)
-
-    return step
-
-
-def to_kvpicker(number: signal.Signals) -> Step:
-    """Send the first kvpicker a signal."""
-
-    async def step(stand: Stand) -> None:
-        stand.kvpickers[0].signal(number)
-
-    return step
-
-
-class HalfOpen:
-    """A port that accepts connections and never answers, in the place of an engine."""
-
-    def __init__(self) -> None:
-        self._socket: socket.socket | None = None
-
-    async def begin(self, stand: Stand) -> None:
-        """Put it in the culprit's place."""
-        await stand.culprit.kill()
-        host, _, port = stand.culprit.address.rpartition(":")
-        self._socket = socket.create_server((host, int(port)), backlog=1024)
-
-    async def end(self, stand: Stand) -> None:
-        """Put the engine in its place again."""
-        assert self._socket is not None
-        self._socket.close()
-        await stand.culprit.start()
-
-
-async def add_engine(stand: Stand) -> None:
-    """Start one more engine and list it."""
-    await stand.add_engine()
-    stand.list_engines()
-
-
-async def remove_engine(stand: Stand) -> None:
-    """List the culprit no more; it goes on running."""
-    stand.list_engines(stand.engines[1:])
-
-
-async def list_again(stand: Stand) -> None:
-    """List all engines."""
-    stand.list_engines()
-
-
-async def drain_engine(stand: Stand) -> None:
-    """Drain the culprit once it runs enough, and wait for that; it must then have nothing left to do."""
-    engine, process = stand.culprit, stand.kvpickers[0]
-    await until(lambda: runs(stand, DRAINED))
-    await process.control("drain", engine.address, "--wait", "--deadline", "30s")
-    assert not await runs(stand, 1), "the engine got requests while it was drained"
-
-
-async def runs(stand: Stand, least: int) -> bool:
-    """Tell whether the culprit runs at least so many requests."""
-    async with stand.session.get(f"http://{stand.culprit.address}/sim/state") as answer:
-        return int((await answer.json())["in_flight"]) >= least
-
-
-async def undrain_engine(stand: Stand) -> None:
-    """Take the culprit back."""
-    await stand.kvpickers[0].control("undrain", stand.culprit.address)
-
-
-async def break_list(stand: Stand) -> None:
-    """Make a file of endpoints that cannot be read."""
-    stand.endpoints_file.write_text("endpoints: [")
-
-
-async def kill_kvpicker(stand: Stand) -> None:
-    """Kill the first kvpicker."""
-    await stand.kvpickers[0].kill()
-
-
-async def start_kvpicker(stand: Stand) -> None:
-    """Start it again."""
-    await stand.kvpickers[0].start()
-
-
-async def end_kvpicker(stand: Stand) -> None:
-    """End the first kvpicker as an orchestrator does, and expect that it calls that a success."""
-    failure = await stand.kvpickers[0].stop()
-    assert failure is not None
-    assert "exit code 0" in str(failure), str(failure)
-
-
-async def block_kvpicker(stand: Stand) -> None:
-    """Stop the first kvpicker's event loop for moments, as a long pause of its interpreter would."""
-    for _ in range(4):
-        stand.kvpickers[0].signal(signal.SIGSTOP)
-        await asyncio.sleep(BLOCKED_S)
-        stand.kvpickers[0].signal(signal.SIGCONT)
-        await asyncio.sleep(2 * BLOCKED_S)
-
-
-async def hand_over_envoy(stand: Stand) -> None:
-    """Let a new Envoy take over from the running one."""
-    await stand.envoy.hot_restart()
-
-
-class Idlers:
-    """Clients of kvpicker's admin server that begin requests and never end them."""
-
-    def __init__(self) -> None:
-        self._sockets: list[socket.socket] = []
-
-    async def begin(self, stand: Stand) -> None:
-        """Connect many."""
-        host, _, port = stand.kvpickers[0].announced["admin"].rpartition(":")
-        for _ in range(IDLERS):
-            self._sockets.append(socket.create_connection((host, int(port)), timeout=2))
-            self._sockets[-1].sendall(b"GET /metrics HTTP/1.1\r\n")
-
-    async def end(self, stand: Stand) -> None:
-        """Let them go."""
-        for one in self._sockets:
-            one.close()
-        self._sockets.clear()
-
-
-async def cut_log(stand: Stand) -> None:
-    """Cut Envoy off from where its access log goes."""
-    await stand.relay.stop()
-
-
-async def mend_log(stand: Stand) -> None:
-    """Let the access log through again."""
-    await stand.relay.start()
-
-
-def jump(seconds: float) -> Step:
-    """Let kvpicker's wall clock jump."""
-
-    async def step(stand: Stand) -> None:
-        stand.set_clock(seconds)
-
-    return step
-
-
-def limit(kind: int, value: Callable[[int], int]) -> Step:
-    """Limit what the first kvpicker may have, to a value that follows from its process id."""
-
-    async def step(stand: Stand) -> None:
-        pid = stand.kvpickers[0].pid
-        _, hard = resource.prlimit(pid, kind)
-        soft = value(pid)
-        resource.prlimit(pid, kind, (hard if soft < 0 else soft, hard))
-
-    return step
-
-
-def open_files(pid: int) -> int:
-    """Count the file descriptors of a process."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-async def fill_disk(stand: Stand) -> None:
-    """Let the first kvpicker write no more files, and have something to write: one more engine."""
-    await limit(resource.RLIMIT_FSIZE, lambda _: 0)(stand)
-    await add_engine(stand)
-
-
-async def empty_disk(stand: Stand) -> None:
-    """Let it write again, and wait until Envoy was told of the engine."""
-    await limit(resource.RLIMIT_FSIZE, lambda _: -1)(stand)
-    port = stand.engines[-1].address.rpartition(":")[2]
-    await until(lambda: port in stand.eds_file.read_text())
-
-
-def everywhere(step: Callable[[EngineProcess], Awaitable[None]]) -> Step:
-    """Do something to all engines."""
-
-    async def all_engines(stand: Stand) -> None:
-        await asyncio.gather(*map(step, stand.engines))
-
-    return all_engines
-
-
-async def leave(traffic: Traffic, count: int) -> None:
-    """Have many clients begin a stream and go away in the middle."""
-    for _ in range(0, count, LEAVING_AT_ONCE):
-        await asyncio.gather(*(traffic.stream(100, leave_after=2) for _ in range(min(count, LEAVING_AT_ONCE))))
-
-
-_HALF_OPEN = HalfOpen()
-_IDLERS = Idlers()
+_HALF_OPEN = steps.HalfOpen()
+_IDLERS = steps.Idlers()
 _TWO = Plan(kvpickers=2)
 _stop, _go = signal.SIGSTOP, signal.SIGCONT
 
 ENGINE_FAULTS = (
-    Fault(name="engine killed", begin=kill_engine, end=start_engine, culprit=True, visible=True, short=2.5),
-    Fault(name="engine frozen", begin=to_engine(_stop), end=to_engine(_go), culprit=True, visible=True, lasts=12.0),
+    Fault(name="engine killed", begin=steps.kill_engine, end=steps.start_engine, culprit=True, visible=True, short=2.5),
+    Fault(
+        name="engine frozen",
+        begin=steps.to_engine(_stop),
+        end=steps.to_engine(_go),
+        culprit=True,
+        visible=True,
+        lasts=12.0,
+    ),
     Fault(name="engine half-open", begin=_HALF_OPEN.begin, end=_HALF_OPEN.end, culprit=True, visible=True, lasts=12.0),
     Fault(
         name="engine takes requests and is silent",
-        begin=fault(kind="stall"),
-        end=heal,
+        begin=steps.fault(kind="stall"),
+        end=steps.heal,
         culprit=True,
         visible=True,
         lasts=8.0,
     ),
-    Fault(name="engine refuses", begin=fault(kind="refuse", **{"for": 4.0}), culprit=True, visible=True),
+    Fault(name="engine refuses", begin=steps.fault(kind="refuse", **{"for": 4.0}), culprit=True, visible=True),
     Fault(
         name="engine resets before headers",
-        begin=fault(kind="reset_before_headers"),
-        end=heal,
+        begin=steps.fault(kind="reset_before_headers"),
+        end=steps.heal,
         culprit=True,
         visible=True,
     ),
     Fault(
         name="engine resets in mid-stream",
-        begin=fault(kind="reset_mid_stream", after=2),
-        end=heal,
+        begin=steps.fault(kind="reset_mid_stream", after=2),
+        end=steps.heal,
         culprit=True,
         visible=True,
         short=2.5,
     ),
     Fault(
         name="engine answers 500 to 30 %",
-        begin=fault(kind="error_500", probability=0.3),
-        end=heal,
+        begin=steps.fault(kind="error_500", probability=0.3),
+        end=steps.heal,
         culprit=True,
         visible=True,
         lasts=6.0,
     ),
-    Fault(name="engine is slow", begin=fault(kind="slow_start", seconds=1.5), end=heal, culprit=True, lasts=6.0),
+    Fault(
+        name="engine is slow",
+        begin=steps.fault(kind="slow_start", seconds=1.5),
+        end=steps.heal,
+        culprit=True,
+        lasts=6.0,
+    ),
     Fault(
         name="engine promises too many bytes",
-        begin=fault(kind="wrong_length", by=10),
-        end=heal,
+        begin=steps.fault(kind="wrong_length", by=10),
+        end=steps.heal,
         culprit=True,
         visible=True,
     ),
-    Fault(name="engine promises too few bytes", begin=fault(kind="wrong_length", by=-10), end=heal, culprit=True),
-    Fault(name="engine added", begin=add_engine, spares=True, lasts=3.0),
-    Fault(name="engine removed and listed again", begin=remove_engine, end=list_again, spares=True),
+    Fault(
+        name="engine promises too few bytes",
+        begin=steps.fault(kind="wrong_length", by=-10),
+        end=steps.heal,
+        culprit=True,
+        visible=True,
+    ),
+    Fault(name="engine added", begin=steps.add_engine, spares=True, lasts=3.0),
+    Fault(name="engine removed and listed again", begin=steps.remove_engine, end=steps.list_again, spares=True),
     Fault(
         name="engine with 50 streams drained",
-        begin=drain_engine,
-        end=undrain_engine,
+        begin=steps.drain_engine,
+        end=steps.undrain_engine,
         plan=Plan(engines=2),
         rate=5.0,
         streams=110,
         spares=True,
         lasts=5.0,
     ),
-    Fault(name="engine restarted with an empty cache", begin=restart_engine, culprit=True),
+    Fault(
+        name="engine drained, kvpicker killed meanwhile",
+        begin=steps.drain_over_a_kill,
+        end=steps.undrain_engine,
+        plan=Plan(engines=2),
+        rate=5.0,
+        streams=110,
+        tokens=(600, 800),
+        spares=True,
+        lasts=5.0,
+    ),
+    Fault(name="engine restarted with an empty cache", begin=steps.restart_engine, culprit=True),
 )
 
 KVPICKER_FAULTS = (
-    Fault(name="kvpicker killed", begin=kill_kvpicker, end=start_kvpicker, spares=True, lasts=3.0, short=1.5),
-    Fault(name="kvpicker stopped in order", begin=end_kvpicker, end=start_kvpicker, spares=True, lasts=4.0),
-    Fault(name="kvpicker frozen", begin=to_kvpicker(_stop), end=to_kvpicker(_go), spares=True, lasts=5.0),
-    Fault(name="kvpicker's event loop blocked", begin=block_kvpicker, spares=True, lasts=4.0),
-    Fault(name="one of two kvpickers killed", begin=kill_kvpicker, end=start_kvpicker, plan=_TWO, spares=True),
-    Fault(name="one of two kvpickers frozen", begin=to_kvpicker(_stop), end=to_kvpicker(_go), plan=_TWO, spares=True),
-    Fault(name="one of two kvpickers stopped", begin=end_kvpicker, end=start_kvpicker, plan=_TWO, spares=True),
+    Fault(
+        name="kvpicker killed", begin=steps.kill_kvpicker, end=steps.start_kvpicker, spares=True, lasts=3.0, short=1.5
+    ),
+    Fault(name="kvpicker stopped in order", begin=steps.end_kvpicker, end=steps.start_kvpicker, spares=True, lasts=4.0),
+    Fault(name="kvpicker frozen", begin=steps.to_kvpicker(_stop), end=steps.to_kvpicker(_go), spares=True, lasts=5.0),
+    Fault(name="kvpicker's event loop blocked", begin=steps.block_kvpicker, spares=True, lasts=4.0),
+    Fault(
+        name="one of two kvpickers killed", begin=steps.kill_kvpicker, end=steps.start_kvpicker, plan=_TWO, spares=True
+    ),
+    Fault(
+        name="one of two kvpickers frozen",
+        begin=steps.to_kvpicker(_stop),
+        end=steps.to_kvpicker(_go),
+        plan=_TWO,
+        spares=True,
+    ),
+    Fault(
+        name="one of two kvpickers stopped", begin=steps.end_kvpicker, end=steps.start_kvpicker, plan=_TWO, spares=True
+    ),
     Fault(
         name="file descriptors exhausted",
-        begin=limit(resource.RLIMIT_NOFILE, open_files),
-        end=limit(resource.RLIMIT_NOFILE, lambda _: -1),
+        begin=steps.limit(resource.RLIMIT_NOFILE, steps.open_files),
+        end=steps.limit(resource.RLIMIT_NOFILE, lambda _: -1),
         spares=True,
         lasts=6.0,
     ),
@@ -334,17 +138,24 @@ KVPICKER_FAULTS = (
 SOURCE_FAULTS = (
     Fault(
         name="disk full for Envoy's endpoints file",
-        begin=fill_disk,
-        end=empty_disk,
+        begin=steps.fill_disk,
+        end=steps.empty_disk,
         spares=True,
         lasts=3.0,
         degraded="config",
     ),
-    Fault(name="endpoints file broken", begin=break_list, end=list_again, spares=True, lasts=3.0, degraded="config"),
+    Fault(
+        name="endpoints file broken",
+        begin=steps.break_list,
+        end=steps.list_again,
+        spares=True,
+        lasts=3.0,
+        degraded="config",
+    ),
     Fault(
         name="engines' metrics stalled",
-        begin=everywhere(lambda engine: engine.fault(kind="stall", path="/metrics")),
-        end=everywhere(lambda engine: engine.heal()),
+        begin=steps.everywhere(lambda engine: engine.fault(kind="stall", path="/metrics")),
+        end=steps.everywhere(lambda engine: engine.heal()),
         plan=Plan(settings={"scrape": {"interval_s": 0.3, "idle_interval_s": 0.3}}),
         spares=True,
         lasts=4.0,
@@ -352,8 +163,8 @@ SOURCE_FAULTS = (
     ),
     Fault(
         name="access log cut",
-        begin=cut_log,
-        end=mend_log,
+        begin=steps.cut_log,
+        end=steps.mend_log,
         plan=Plan(relayed=True),
         spares=True,
         lasts=9.0,
@@ -363,20 +174,76 @@ SOURCE_FAULTS = (
     Fault(name="admin server beset", begin=_IDLERS.begin, end=_IDLERS.end, spares=True, lasts=3.0),
     Fault(
         name="clock jumps ahead and back",
-        begin=jump(86_400.0),
-        end=jump(-86_400.0),
-        plan=Plan(environment={"PYTHONPATH": str(JUMPS)}),
+        begin=steps.jump(86_400.0),
+        end=steps.jump(-86_400.0),
+        plan=Plan(environment={"PYTHONPATH": str(steps.JUMPS)}),
         spares=True,
     ),
-    Fault(name="Envoy handed over to a new one", begin=hand_over_envoy, spares=True, lasts=5.0),
+    Fault(name="Envoy handed over to a new one", begin=steps.hand_over_envoy, spares=True, lasts=5.0),
     Fault(
         name="clients leave in mid-stream",
-        begin=to_kvpicker(_go),
-        traffic=functools.partial(leave, count=LEAVERS),
+        begin=steps.to_kvpicker(_go),
+        traffic=functools.partial(steps.leave, count=steps.LEAVERS),
         spares=True,
         lasts=0.0,
         short=0.0,
     ),
 )
 
-FAULTS = ENGINE_FAULTS + KVPICKER_FAULTS + SOURCE_FAULTS
+_KV_STREAMS = KvStreams()
+_PUBLISHING = Plan(kv_events=True, pool={"kv_events": {"port": 1}, "tokens": {}})
+_NAMED = Plan(named=True, settings={"dns": {"interval_s": 0.5}}, environment={"PYTHONPATH": str(steps.NAMES)})
+
+LISTENING_FAULTS = (
+    Fault(
+        name="KV events cut",
+        prepare=_KV_STREAMS.prepare,
+        begin=_KV_STREAMS.cut,
+        end=_KV_STREAMS.mend,
+        plan=_PUBLISHING,
+        spares=True,
+        lasts=8.0,
+        after=8.0,
+        degraded="kv_events",
+    ),
+    Fault(
+        name="KV events flooded",
+        prepare=_KV_STREAMS.prepare,
+        begin=_KV_STREAMS.flood,
+        end=_KV_STREAMS.dry,
+        plan=_PUBLISHING,
+        spares=True,
+        lasts=6.0,
+        after=4.0,
+    ),
+    Fault(
+        name="name service lost",
+        begin=steps.names("lost"),
+        end=steps.names("ok"),
+        plan=_NAMED,
+        spares=True,
+        lasts=4.0,
+        degraded="dns",
+    ),
+    Fault(
+        name="name service answers late",
+        begin=steps.names("late"),
+        end=steps.names("ok"),
+        plan=_NAMED,
+        spares=True,
+        lasts=8.0,
+        after=12.0,
+        degraded="dns",
+    ),
+    Fault(
+        name="name service answers empty",
+        begin=steps.names("empty"),
+        end=steps.names("ok"),
+        plan=_NAMED,
+        spares=True,
+        lasts=4.0,
+        degraded="dns",
+    ),
+)
+
+FAULTS = ENGINE_FAULTS + KVPICKER_FAULTS + SOURCE_FAULTS + LISTENING_FAULTS

@@ -41,6 +41,7 @@ class Traffic:
         ledger: hears of every request.
         rate: short requests per second.
         streams: long streams that are open at any time.
+        tokens: how long they are, from and below.
         name: part of every request's id, so that ids of two runs differ.
     """
 
@@ -52,6 +53,7 @@ class Traffic:
         *,
         rate: float = 40.0,
         streams: int = 16,
+        tokens: tuple[int, int] = STREAM_TOKENS,
         name: str = "fault",
         seed: int = 0,
     ) -> None:
@@ -60,6 +62,7 @@ class Traffic:
         self._ledger = ledger
         self._rate = rate
         self._streams = streams
+        self._tokens = tokens
         self._name = name
         self._numbers = itertools.count()
         self._generator = random.Random(seed)
@@ -106,7 +109,7 @@ class Traffic:
     async def _hold(self) -> None:
         while not self._over:
             begun = time.monotonic()
-            await self.stream(self._generator.randrange(*STREAM_TOKENS))
+            await self.stream(self._generator.randrange(*self._tokens))
             # What fails at once must not be asked for again and again.
             await asyncio.sleep(max(begun + 0.2 - time.monotonic(), 0))
 

@@ -1,4 +1,4 @@
-"""A relay between Envoy and kvpicker's socket that can be cut."""
+"""A relay that can be cut: between Envoy and kvpicker's socket, or between kvpicker and an engine's port."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class Relay:
     """Passes bytes on in both directions until it is cut.
 
     Args:
-        listens: the socket that it listens on.
-        target: the socket that it passes on to.
+        listens: the Unix socket, or the port of the loopback address, that it listens on.
+        target: the same that it passes on to.
     """
 
-    def __init__(self, listens: Path, target: Path) -> None:
+    def __init__(self, listens: Path | int, target: Path | int) -> None:
         self.listens = listens
         self._target = target
         self._server: asyncio.Server | None = None
@@ -23,8 +23,11 @@ class Relay:
 
     async def start(self) -> None:
         """Listen."""
-        self.listens.unlink(missing_ok=True)
-        self._server = await asyncio.start_unix_server(self._pass, str(self.listens))
+        if isinstance(self.listens, int):
+            self._server = await asyncio.start_server(self._pass, "127.0.0.1", self.listens)
+        else:
+            self.listens.unlink(missing_ok=True)
+            self._server = await asyncio.start_unix_server(self._pass, str(self.listens))
 
     async def stop(self) -> None:
         """Cut what runs and listen no more; harmless if it does not."""
@@ -39,7 +42,7 @@ class Relay:
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
-            there, back = await asyncio.open_unix_connection(str(self._target))
+            there, back = await self._open()
         except OSError:
             writer.transport.abort()
             return
@@ -48,6 +51,11 @@ class Relay:
             await asyncio.gather(_pump(reader, back), _pump(there, writer))
         finally:
             self._writers -= {writer, back}
+
+    async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        if isinstance(self._target, int):
+            return await asyncio.open_connection("127.0.0.1", self._target)
+        return await asyncio.open_unix_connection(str(self._target))
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -46,14 +46,20 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         kvpickers: how many there are.
         relayed: whether the access log goes through a relay that can be cut.
         settings: further settings of kvpicker.
+        pool: further settings of its pool.
         environment: further environment of kvpicker.
+        named: whether engines are listed by host names, `NAME.test`.
+        kv_events: whether engines publish KV events.
     """
 
     engines: int = 4
     kvpickers: int = 1
     relayed: bool = False
     settings: dict[str, Any] = {}
+    pool: dict[str, Any] = {}
     environment: dict[str, str] = {}
+    named: bool = False
+    kv_events: bool = False
 
 
 class Process:
@@ -111,9 +117,13 @@ class Process:
 class EngineProcess(Process):
     """A simulated engine that writes down what it gets."""
 
-    def __init__(self, name: str, lifeline: Lifeline, session: aiohttp.ClientSession) -> None:
+    def __init__(
+        self, name: str, lifeline: Lifeline, session: aiohttp.ClientSession, *, kv_events: bool = False
+    ) -> None:
         super().__init__(name, lifeline, "address")
         self.address = ""
+        self.kv_port = self.kv_replay_port = 0
+        self._kv_events = kv_events
         self.record = lifeline.folder / f"{name}.jsonl"
         self._session = session
 
@@ -121,12 +131,16 @@ class EngineProcess(Process):
         """Run the simulated engine; once it has a port it keeps it."""
         port = self.address.rpartition(":")[2] or "0"
         options = ("--port", port, "--preset", PRESET, "--name", self.name, "--model", MODEL)
+        publishes = ("--kv-events", str(self.kv_port), "--kv-replay", str(self.kv_replay_port))
+        options = (*options, *publishes) if self._kv_events else options
         return kvpicker("sim-engine", *options, "--record", "0", "--record-file", self.record)
 
     async def start(self) -> None:
-        """Begin, and remember the address."""
+        """Begin, and remember the address and ports."""
         await super().start()
         self.address = self.announced["address"]
+        if self._kv_events:
+            self.kv_port, self.kv_replay_port = self.announced["kv_events"], self.announced["kv_replay"]
 
     async def fault(self, **what: Any) -> None:
         """Set up a fault for requests to come."""
@@ -167,7 +181,7 @@ class KvpickerProcess(Process):
             "drain_s": 2.0,
             "envoy": {"endpoints_file": str(eds)},
             "leases": {"timeout_s": 2 * LEASE_S, "renewal_timeout_s": LEASE_S},
-            "pools": {"main": {"endpoints_file": str(endpoints), "models": [MODEL]}},
+            "pools": {"main": {"endpoints_file": str(endpoints), "models": [MODEL], **self._plan.pool}},
             **self._plan.settings,
         }
         self.config.write_text(json.dumps(config))
@@ -181,10 +195,15 @@ class KvpickerProcess(Process):
 
     async def metric(self, name: str, **labels: str) -> float:
         """Sum a metric over all series that have these labels."""
+        return (await self.metrics(name, **labels))[0]
+
+    async def metrics(self, *names: str, **labels: str) -> list[float]:
+        """Do so with several metrics of one page."""
         families = text_string_to_metric_families(await self.page("/metrics"))
-        samples = (sample for family in families for sample in family.samples)
-        wanted = labels.items()
-        return sum(one.value for one in samples if one.name == name and wanted <= one.labels.items())
+        samples = [
+            sample for family in families for sample in family.samples if labels.items() <= sample.labels.items()
+        ]
+        return [sum(one.value for one in samples if one.name == name) for name in names]
 
     async def control(self, *words: str) -> None:
         """Run a command on it, and expect that it succeeds."""
@@ -225,20 +244,33 @@ class Stand:
 
     async def add_engine(self) -> EngineProcess:
         """Start one more engine, which nobody is told of yet."""
-        engine = EngineProcess(f"engine-{len(self.engines)}", self._lifeline, self.session)
+        name, kv_events = f"engine-{len(self.engines)}", self._plan.kv_events
+        engine = EngineProcess(name, self._lifeline, self.session, kv_events=kv_events)
         self.engines.append(engine)
         await engine.start()
         return engine
 
     def list_engines(self, engines: Sequence[EngineProcess] | None = None) -> None:
         """Put engines into the watched file."""
-        self.list_addresses([engine.address for engine in (self.engines if engines is None else engines)])
+        listed = self.engines if engines is None else engines
+        self.list_addresses([self._listed_as(engine) for engine in listed])
 
     def list_addresses(self, listed: Sequence[str]) -> None:
         """Put addresses into the watched file."""
+        self.list_entries(listed)
+
+    def list_entries(self, listed: Sequence[str | Mapping[str, object]]) -> None:
+        """Put entries of any kind into it."""
         other = self.endpoints_file.with_suffix(".new")
         other.write_text(json.dumps({"endpoints": list(listed)}))
         other.rename(self.endpoints_file)
+
+    def _listed_as(self, engine: EngineProcess) -> str:
+        return f"{engine.name}.test:{engine.address.rpartition(':')[2]}" if self._plan.named else engine.address
+
+    def set_names(self, how: str) -> None:
+        """Have names answered otherwise by a kvpicker that asks a file: `ok`, `lost`, `late` or `empty`."""
+        (self.folder / "names").write_text(how)
 
     def set_clock(self, ahead: float) -> None:
         """Put the wall clock of a kvpicker that reads it from a file so many seconds ahead."""

@@ -7,8 +7,9 @@ import functools
 import msgspec
 import pytest
 
-from tests.fault.catalogue import FAULTS, LEAVERS_SHORT, leave
+from tests.fault.catalogue import FAULTS
 from tests.fault.stand import Plan, running_stand, settled
+from tests.fault.steps import LEAVERS_SHORT, leave
 from tests.fault.trial import Fault, Trial
 from tests.waiting import until
 

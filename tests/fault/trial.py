@@ -12,7 +12,7 @@ import aiohttp
 import msgspec
 
 from tests.fault.ledger import Account, ClientLedger
-from tests.fault.load import Traffic
+from tests.fault.load import STREAM_TOKENS, Traffic
 from tests.fault.stand import LEASE_S, Plan, Stand, running_stand
 from tests.fault.watch import Watch
 
@@ -34,6 +34,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         name: what the table calls it.
         begin: makes it happen.
+        prepare: what has to be in place before the load.
         end: makes it right again.
         lasts: seconds in between.
         after: seconds of traffic afterwards, at least.
@@ -45,12 +46,14 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         traffic: what clients do beside the steady load.
         rate: short requests per second.
         streams: how many are open at any time.
+        tokens: how long these are, from and below.
         short: seconds that the short form lets it last; None leaves it out.
     """
 
     name: str
     begin: Step
     end: Step = nothing
+    prepare: Step = nothing
     lasts: float = 4.0
     after: float = 2.0
     plan: Plan = Plan()
@@ -61,6 +64,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     traffic: Callable[[Traffic], Awaitable[None]] | None = None
     rate: float = 40.0
     streams: int = 16
+    tokens: tuple[int, int] = STREAM_TOKENS
     short: float | None = None
 
 
@@ -97,9 +101,8 @@ class Trial:
         self._ledger = ClientLedger()
         self._watch = Watch(stand.envoy)
         name = f"r{time.monotonic_ns():x}"
-        self._traffic = Traffic(
-            stand.envoy.url, stand.session, self._ledger, rate=fault.rate, streams=fault.streams, name=name
-        )
+        how = {"rate": fault.rate, "streams": fault.streams, "tokens": fault.tokens, "name": name}
+        self._traffic = Traffic(stand.envoy.url, stand.session, self._ledger, **how)
         self._began = self._ended = 0.0
         self._broken: list[str] = []
 
@@ -198,6 +201,7 @@ def _seconds(value: float | None) -> str:
 async def run_fault(fault: Fault) -> Row:
     """Run a fault on a stand of its own."""
     async with running_stand(fault.plan) as stand:
+        await fault.prepare(stand)
         return await Trial(fault, stand).run(fault.lasts)
 
 

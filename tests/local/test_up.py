@@ -188,8 +188,8 @@ def test_the_demonstration_can_be_looked_at(up: Up) -> None:
     """Its decisions are still remembered, and the output says how to ask for more."""
     told = json.loads(ask(up.find("admin") + "/debug/decisions?limit=256"))["decisions"]
     assert sum(one["request_id"].startswith("demonstration-") for one in told) == 32
-    assert f"kvpicker explain --request body.json --admin {up.find('admin')}" in up.output
-    assert re.search(rf"kvpicker drain \S+ --wait --admin {up.find('admin')} --token-file \S+", up.output)
+    assert f" explain --request body.json --admin {up.find('admin')}" in up.output
+    assert re.search(rf" drain \S+ --wait --admin {up.find('admin')} --token-file \S+", up.output)
 
 
 def test_a_client_on_this_machine_may_ask_for_an_explanation(up: Up) -> None:

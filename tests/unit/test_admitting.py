@@ -45,7 +45,7 @@ def test_limits_are_those_of_the_pool() -> None:
     queue = "{max_requests: 7, max_bytes: 70000, wait_s: 3, scale_from_zero_s: 40, max_promises: 9, max_tenants: 5}"
     admitting.configure(config(queue=queue), core.capacity, core.admission)
     assert core.admission.fills["p"].limits == Limits(
-        requests=7, bytes=70_000, wait=3.0, from_zero=40.0, models=frozenset({"m"}), promises=9, tenants=5
+        requests=7, bytes=70_000, wait=3.0, from_zero=40.0, proof=True, models=frozenset({"m"}), promises=9, tenants=5
     )
 
 

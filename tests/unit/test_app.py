@@ -155,12 +155,17 @@ async def test_sections_that_need_a_restart_are_named(running: Running) -> None:
 async def test_silence_is_measured_while_something_is_open(running: Running) -> None:
     """An idle kvpicker misses nothing; with a request open for long, silence means that the log is cut."""
     service = running.service
-    service._heard_at -= 1000
+    service._log_watch._heard_at -= 1000
     assert service._degraded()["access_log"] is False
     await running.ask()
     assert service._degraded()["access_log"] is False
-    next(iter(service._core.ledger._leases.values())).seen_at -= 1000
+    (lease,) = service._core.ledger._leases.values()
+    lease.seen_at -= 1000
     assert service._degraded()["access_log"] is True
+    await until(lambda: service._core.capacity.is_suspended)
+    lease.held = True  # its answer passes here, so that no log needs to speak of it
+    assert service._degraded()["access_log"] is False
+    await until(lambda: not service._core.capacity.is_suspended)
 
 
 async def test_a_source_that_is_given_up_no_longer_counts_as_broken(running: Running, tmp_path: Path) -> None:
@@ -268,7 +273,7 @@ def serving(path: Path) -> Iterator[subprocess.Popen[bytes]]:
             process.kill()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=["SIGTERM", "SIGINT"])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP], ids=["SIGTERM", "SIGINT", "SIGHUP"])
 def test_signal_ends_the_process_with_status_0(tmp_path: Path, number: signal.Signals) -> None:
     """A service that is told to stop stops in good order (I07)."""
     path = tmp_path / "kvpicker.yaml"
@@ -278,3 +283,25 @@ def test_signal_ends_the_process_with_status_0(tmp_path: Path, number: signal.Si
         rest, _ = process.communicate(timeout=20)
     assert process.returncode == 0
     assert b"server_stopped" in rest
+
+
+@pytest.mark.parametrize("taken", ["listen", "admin"])
+async def test_a_second_one_by_mistake_leaves_envoys_file_alone(tmp_path: Path, taken: str) -> None:
+    """It cannot listen and ends; what the first one told Envoy of its endpoints stands, who is drained among it."""
+    path = tmp_path / "kvpicker.yaml"
+    text = CONFIG.format(strategy="least-wait") + f"envoy: {{endpoints_file: {tmp_path}/eds.json}}\n"
+    path.write_text(text)
+    async with Service(load(path), path, io.BytesIO()) as first:
+        first._draining.drain("127.0.0.1:1", 60.0)
+        written = (tmp_path / "eds.json").read_bytes()
+        assert b"DRAINING" in written
+        place = {
+            "listen": f'listen: ["{first.grpc_addresses[0]}"]',
+            "admin": f'admin: {{listen: "{first.admin_address}"}}',
+        }
+        free = {"listen": 'listen: ["127.0.0.1:0"]', "admin": 'admin: {listen: "127.0.0.1:0"}'}
+        path.write_text(text.replace(free[taken], place[taken]))
+        with pytest.raises(ConfigError, match="cannot listen on"):
+            async with Service(load(path), None, io.BytesIO()):
+                pass
+        assert (tmp_path / "eds.json").read_bytes() == written

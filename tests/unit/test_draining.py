@@ -19,11 +19,12 @@ from aiohttp import web
 from ext_proc.app import Service
 from ext_proc.assembly import check
 from ext_proc.cli import main, parser
-from ext_proc.config import load
+from ext_proc.config import AdminConfig, load
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.lifecycle import Mark
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
 from ext_proc.ops.admin import serve
+from ext_proc.ops.admin_token import objection
 from tests.waiting import until
 
 A, B, V6 = "10.0.0.11:8000", "10.0.0.12:8000", "[fd00::13]:8000"
@@ -179,6 +180,21 @@ async def test_nothing_changes_without_the_token(running: Running, verb: str, to
     assert status == 401
     assert "Bearer TOKEN" in page["error"] or "not the token" in page["error"]
     assert {mark.stage for mark, _ in running.service._draining.listed()} == {"active"}
+
+
+def test_bytes_that_are_no_text_are_not_the_token(tmp_path: Path) -> None:
+    """They are turned away as any wrong token is (401), and not by a fault of the server."""
+    (tmp_path / "token").write_text(TOKEN)
+    config = AdminConfig(token_file=str(tmp_path / "token"))
+    shown = b"Bearer \xff\xfe".decode("utf-8", "surrogateescape")  # as the server reads headers
+    assert objection(config, {"Authorization": shown}) == (401, "this is not the token")
+    assert objection(config, {"Authorization": f"Bearer {TOKEN}"}) is None
+
+
+async def test_the_start_page_names_the_pages_of_endpoints(running: Running) -> None:
+    """Where orders are given is found as all else is."""
+    async with aiohttp.ClientSession(running.admin) as client, client.get("/") as answer:
+        assert {"/endpoints", "/endpoints/{address}/drain"} <= set((await answer.text()).splitlines())
 
 
 async def test_without_a_configured_token_the_answer_says_how_to_mend_it(tmp_path: Path) -> None:
@@ -379,6 +395,24 @@ async def test_endpoints_are_listed_as_table_and_json(running: Running, capfd: p
     assert await running.command("undrain", A) == 0
 
 
+async def test_endpoints_are_shown_with_what_they_may_hold(running: Running, capfd: pytest.CaptureFixture[str]) -> None:
+    """Requests and tokens beside their caps, on the debug page with the queue, and in the table."""
+    text = running.config.read_text() + "    caps: {requests: 4, tokens: 20_000}\n"
+    running.config.write_text(text)
+    running.service._reload(load(running.config))
+    running.pick(A)
+    _, page = await running.call("/debug/endpoints", method="GET")
+    caps = {row["address"]: row["caps"] for row in page["endpoints"]}
+    assert caps[A]["requests"] == {"used": 1, "limit": 4, "share": 0.25}
+    assert 0 < caps[A]["tokens"]["used"] < caps[A]["tokens"]["limit"] == 20_000
+    assert caps[B]["requests"]["used"] == 0
+    assert (page["queues"]["main"]["requests"], page["queues"]["main"]["max_requests"]) == (0, 1000)
+    assert await running.command("endpoints") == 0
+    shown = capfd.readouterr().out.splitlines()
+    assert shown[0].split()[:7] == ["endpoint", "pool", "health", "lifecycle", "running", "tokens", "waiting"]
+    assert shown[1].split()[4:10] == ["1", "/", "4", f"{caps[A]['tokens']['used']:,}", "/", "20,000"]
+
+
 async def test_a_drain_is_told_to_every_kvpicker(running: Running, tmp_path_factory: pytest.TempPathFactory) -> None:
     """With two of them behind one Envoy the endpoint leaves both, and the worse result counts."""
     other = Running(tmp_path_factory.mktemp("other"))
@@ -407,6 +441,18 @@ def test_what_the_user_can_mend_is_told(
     monkeypatch.delenv("KVPICKER_ADMIN_TOKEN", raising=False)
     assert main(arguments) == 2
     assert said in capsys.readouterr().err
+
+
+async def test_an_admin_url_that_leads_elsewhere_is_told_in_plain_words(
+    running: Running, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The port of the gRPC server, or https where plain http is spoken."""
+    for url, said in (
+        (f"http://{running.service.grpc_addresses[0]}", "is it the gRPC server, `listen`?"),
+        (running.admin.replace("http", "https"), "admin servers speak plain http"),
+    ):
+        assert await asyncio.to_thread(main, ["endpoints", "--admin", url]) == 2
+        assert said in capsys.readouterr().err
 
 
 async def test_the_token_may_come_from_the_environment(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

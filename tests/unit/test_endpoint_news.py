@@ -13,7 +13,14 @@ import pytest
 
 from ext_proc.app import Service
 from ext_proc.config import load
+from ext_proc.core.following import follow
+from ext_proc.core.model import Ending, Outcome, Usage
+from ext_proc.core.pool import EndpointSpec
+from ext_proc.endpoint_news import EndpointNews
+from ext_proc.ops import families
+from ext_proc.ops.metrics import Metrics
 from ext_proc.sources import dns
+from tests.unit.core.builders import CHAT, Fleet
 from tests.waiting import until
 
 CONFIG = """
@@ -27,6 +34,9 @@ pools:
     endpoints: ["engine-a.example:8000", "engine-a.example:8001"]
     models: [acme/chat-8b]
 """
+
+
+USAGE = Usage(100, 10, 0)
 
 
 async def test_a_start_without_name_service_is_told_and_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,3 +72,20 @@ async def test_a_start_without_name_service_is_told_and_mended(tmp_path: Path, m
         assert 'kvpicker_degraded{reason="dns"} 0.0' in await metrics()
         assert set(service._core.registry.snapshot.by_address) == {"10.0.0.31:8000", "10.0.0.31:8001"}
         assert logged("endpoints_changed")[-1]["added"] == ["10.0.0.31:8000", "10.0.0.31:8001"]
+
+
+def test_endpoints_that_come_and_go_pile_up_no_counts() -> None:
+    """Where nobody scrapes metrics nothing else would drop them."""
+    fleet, metrics, said = Fleet(1), Metrics(frozenset), list[str]()
+    news = EndpointNews(fleet.registry, metrics, lambda event, **_: said.append(event.name_))
+    for number in range(1, 50):
+        decision = fleet.pick()
+        served = decision.chosen.address
+        metrics.finished(decision, Outcome(decision_id=decision.id, ending=Ending.OK, served=served, usage=USAGE))
+        change = fleet.registry.replace("p", [EndpointSpec(address=f"10.0.1.{number}:8000", models=CHAT)])
+        fleet.lifecycle.follow(change)
+        follow(change, ledger=fleet.ledger, index=fleet.index, memories=(fleet.health, fleet.rates))
+        news.changed(change)
+    assert set(said) == {"endpoints_changed"}
+    assert not metrics.tallies[families.PROMPT_TOKENS].counts
+    assert not metrics.prediction_errors

@@ -14,6 +14,7 @@ from ext_proc.core.slowness import slowness
 from ext_proc.ops import families
 from ext_proc.ops.metrics import Metrics
 from ext_proc.probing import COMPARE_S, Probing
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe_ask import Finding
 from ext_proc.sources.scrape_fetch import ScrapeError
 from tests.unit.core.builders import CHAT, Fleet, endpoints
@@ -33,7 +34,7 @@ class Wired:
         self.fleet = Fleet(count)
         self.metrics = Metrics(frozenset)
         self.engine = engine
-        self.probing = Probing(config(), self.fleet, lambda _: self.engine, self.metrics)
+        self.probing = Probing(config(), self.fleet, lambda _: self.engine, self.metrics, ApiKeys())
         self.one, *self.others = self.fleet.endpoints
 
     def state(self) -> HealthState:

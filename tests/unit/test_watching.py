@@ -95,6 +95,18 @@ async def test_ready_means_that_the_endpoints_are_known(api: FakeApi, site: Site
     assert b"Traceback" not in site.output.getvalue()
 
 
+async def test_a_pool_that_leaves_the_cluster_goes_by_its_list_alone(api: FakeApi, site: Site) -> None:
+    """A pod is not ready; then the pool lists the same address by itself, and nobody says any more that it is not."""
+    async with site.service as service:
+        api.put(pod("a", "10.0.0.1", ready=False))
+        stages = lambda: {mark.endpoint.address: mark.stage for mark, _ in service._draining.listed()}  # noqa: E731
+        await until(lambda: stages().get("10.0.0.1:8000") == "unready")
+        text = site.path.read_text()
+        listed = text.replace("kubernetes: {namespace: default, inference_pool: vllm}", 'endpoints: ["10.0.0.1:8000"]')
+        site.path.write_text(listed)
+        await until(lambda: stages() == {"10.0.0.1:8000": "active"})
+
+
 async def test_start_without_an_api_server(
     api: FakeApi, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from ext_proc.app import Service
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
@@ -17,11 +19,14 @@ from ext_proc.config import load
 from ext_proc.core.model import Outcome
 from ext_proc.local.envoy import EnvoyProcess, find_envoy
 from ext_proc.sim.engine import EngineOptions, SimEngine
+from tests.envoys.builds import found_version
 from tests.waiting import until
 
 MODEL = "sim/chat-8b"
 FAST = 50.0
 TOKEN = "sesame-of-the-tests"
+PROFILE = os.environ.get("KVPICKER_PROFILE", "lean")
+"""Of the Envoys whose tests do not say another; `make test-envoys` sets it."""
 
 
 class Stack:
@@ -129,7 +134,8 @@ async def running_stack(
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
     stack = Stack(folder)
-    envoy_options = {name: options.pop(name) for name in list(options) if name in EnvoyOptions.__struct_fields__}
+    envoy_options: dict[str, Any] = {"profile": PROFILE}
+    envoy_options |= {name: options.pop(name) for name in list(options) if name in EnvoyOptions.__struct_fields__}
     engine_options = {"speed": FAST, "models": (MODEL,), "record": 1000, "max_model_len": 2_000_000, **options}
     async with AsyncExitStack() as exits:
         for number in range(engines):
@@ -154,6 +160,7 @@ pools:
         await exits.enter_async_context(stack.service)
         rendered = to_yaml(
             EnvoyOptions(
+                envoy_version=found_version(),
                 listen="127.0.0.1:0",
                 admin="127.0.0.1:0",
                 processors=stack.service.grpc_addresses,
@@ -168,6 +175,12 @@ pools:
         stack.client = await exits.enter_async_context(session)
         await until(lambda: stack.service._core.registry.snapshot.models >= {MODEL})
         yield stack
+
+
+def needs_retries() -> None:
+    """Skip the test where routes have no retries, see `EnvoyOptions.harm_of_retries`."""
+    if EnvoyOptions(profile=PROFILE, envoy_version=found_version()).harm_of_retries:
+        pytest.skip("this Envoy's routes have no retries")
 
 
 async def refuse(stack: Stack, engine: SimEngine) -> None:

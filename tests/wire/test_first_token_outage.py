@@ -13,6 +13,7 @@ import pytest
 
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
 from ext_proc.local.envoy import EnvoyProcess, find_envoy
+from tests.envoys.builds import found_version
 from tests.waiting import until
 from tests.wire.pieces import CHAT, Engine, running_engine, token
 from tests.wire.test_outage import Outage
@@ -38,6 +39,7 @@ async def gateway(folder: Path, mode: Any) -> AsyncIterator[tuple[Outage, Engine
         exits.push_async_callback(running.kill)
         await running.start()
         options = EnvoyOptions(
+            envoy_version=found_version(),
             listen="127.0.0.1:0",
             admin="127.0.0.1:0",
             processors=(f"unix:{running.socket}",),

@@ -18,6 +18,7 @@ import pytest
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
 from ext_proc.local.envoy import EnvoyProcess, find_envoy
 from ext_proc.sim.engine import EngineOptions, SimEngine
+from tests.envoys.builds import found_version
 from tests.waiting import until
 from tests.wire.stack import MODEL
 
@@ -100,6 +101,7 @@ async def outage(folder: Path, mode: Any) -> AsyncIterator[tuple[Outage, str]]:
         exits.push_async_callback(running.kill)
         await running.start()
         options = EnvoyOptions(
+            envoy_version=found_version(),
             listen="127.0.0.1:0",
             admin="127.0.0.1:0",
             processors=(f"unix:{running.socket}",),

@@ -51,6 +51,12 @@ def top_level_string(body: bytes, key: bytes) -> bytes | None:
 
     Nothing is decoded and no recursion is used, so depth does not matter.
     """
+    found = top_level_span(body, key)
+    return None if found is None or found.start == found.stop else body[found.start : found.stop]
+
+
+def top_level_span(body: bytes, key: bytes) -> slice | None:
+    """Find where that string stands; an empty slice if what stands under the key is no string, None without the key."""
     pieces = _split(body) or _split(body[: _MAX_QUOTES - 1])
     candidates = [index for index in range(1, len(pieces) - 1, 2) if pieces[index] == key]
     for index in reversed(candidates[-_MAX_CANDIDATES:]):
@@ -58,9 +64,9 @@ def top_level_string(body: bytes, key: bytes) -> bytes | None:
         if gap[:1] != b":" or _depth(_QUOTE.join(pieces[: index + 1 : 2])) != 1:
             continue
         if gap != b":" or index + 3 > len(pieces) - 1:
-            return None
+            return slice(0, 0)
         start = len(_QUOTE.join(pieces[: index + 2]))
-        return body[start : start + len(pieces[index + 2]) + 2]
+        return slice(start, start + len(pieces[index + 2]) + 2)
     return None
 
 

@@ -44,7 +44,7 @@ class Ranking(msgspec.Struct, gc=False):
             than that they come last.
         filters: for explanations, what filters of the strategy's own left.
         favourite: position of the candidate that wins whatever it costs; None lets the lowest cost win.
-        reason: for explanations, why the favourite is one, as a reason code.
+        reason: for explanations and metrics, why the favourite is one, as a code of a few, such as `session`.
         inside: for explanations, the strategy that ranked, where this one left it the choice.
         scores: for explanations, by name, what the costs are made of where that is no time, one number per candidate.
     """

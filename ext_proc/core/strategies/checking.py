@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from math import isfinite
+from typing import Final
 
 from ext_proc.core.errors import StrategyError
 from ext_proc.core.model import FilterReport
 from ext_proc.core.strategies import Ranking
+
+_CODE: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+"""What may stand in headers, labels and logs as it is."""
 
 
 def checked(ranking: Ranking, candidates: int) -> Ranking:
@@ -48,5 +53,7 @@ def _check_rest(ranking: Ranking) -> None:
         raise StrategyError("a strategy's favourite must be one of the candidates")
     if not all(isinstance(text, str) for text in (ranking.reason, ranking.inside)):
         raise StrategyError("a strategy must give its reason and the strategy inside as text")
+    if ranking.favourite is not None and not _CODE.fullmatch(ranking.reason):
+        raise StrategyError("a strategy's reason must be a code, as in sticky_tenant")
     if any(len(column) != len(ranking.costs) for column in ranking.scores.values()):
         raise StrategyError(f"a strategy must give one score for each of {len(ranking.costs)} candidates")

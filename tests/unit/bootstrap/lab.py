@@ -24,6 +24,7 @@ from ext_proc.bootstrap import EnvoyOptions, to_yaml
 from ext_proc.bootstrap.binary import find_envoy
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.local.envoy import EnvoyProcess
+from tests.envoys.builds import found_version
 
 Script = Callable[[ext_proc.ProcessingRequest], ext_proc.ProcessingResponse | None]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -209,27 +210,33 @@ def plain(struct: Struct) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def running(engines: int = 1, processors_and: tuple[str, ...] = (), **options: Any) -> AsyncIterator[Gateway]:
-    """A gateway whose picker names the first engine; `processors_and` are further processors."""
+async def running(
+    engines: int = 1, processors_and: tuple[str, ...] = (), host: str = "127.0.0.1", **options: Any
+) -> AsyncIterator[Gateway]:
+    """A gateway whose picker names the first engine; `processors_and` are further processors, `host` names engines."""
     picker, pool = Picker(), [Engine() for _ in range(engines)]
     for server in (picker, *pool):
         await server.start()
     picker.script = pick(pool[0].address)
     defaults = {
+        "envoy_version": found_version(),
         "listen": "127.0.0.1:0",
         "admin": "127.0.0.1:0",
         "processors": (picker.address, *processors_and),
-        "endpoints": tuple(engine.address for engine in pool),
+        "endpoints": tuple(engine.address.replace("127.0.0.1", host) for engine in pool),
         "log_flush": 0.05,
+        "retries": 2,
     }
     if "endpoints_file" in options:
         del defaults["endpoints"]
     config = to_yaml(EnvoyOptions(**(defaults | options)))
-    async with EnvoyProcess(config, find_envoy(), concurrency=1) as envoy:
-        gateway = Gateway(envoy, f"http://127.0.0.1:{await envoy.port()}", picker, pool)
-        try:
-            yield gateway
-        finally:
-            await gateway.session.close()
-    for server in (picker, *pool):
-        await server.stop()
+    try:
+        async with EnvoyProcess(config, find_envoy(), concurrency=1) as envoy:
+            gateway = Gateway(envoy, f"http://127.0.0.1:{await envoy.port()}", picker, pool)
+            try:
+                yield gateway
+            finally:
+                await gateway.session.close()
+    finally:
+        for server in (picker, *pool):
+            await server.stop()

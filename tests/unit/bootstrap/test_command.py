@@ -11,6 +11,7 @@ import pytest
 
 from ext_proc.bootstrap.command import add_arguments, run
 from ext_proc.core.errors import ConfigError
+from tests.envoys.builds import found_version
 
 
 def call(*arguments: str) -> int:
@@ -26,6 +27,13 @@ def test_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     first = capsys.readouterr().out.splitlines()[0]
     command = "kvpicker envoy-config --profile lean --processor 'unix:/run/kv picker.sock' --admin none --retries 1"
     assert first == f"# Rendered by: {command} --first-token"
+
+
+def test_profile_and_version_are_spelt(capsys: pytest.CaptureFixture[str]) -> None:
+    """The command of an older Envoy's configuration renders it again, and so do retries that are asked for."""
+    words = "--profile duplex --envoy-version 1.37 --retries 2"
+    assert call(*words.split()) == 0
+    assert capsys.readouterr().out.splitlines()[0] == f"# Rendered by: kvpicker envoy-config {words}"
 
 
 def test_first_token_can_be_switched_off(capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,7 +74,7 @@ def test_check_reports_envoys_complaint(tmp_path: Path) -> None:
     """--check fails with Envoy's own words, and nothing is written."""
     file = tmp_path / "envoy.yaml"
     with pytest.raises(ConfigError, match=r"Envoy refuses it: .*message_timeout"):
-        call("--message-timeout", "4000", "--check", "--output", str(file))
+        call("--message-timeout", "4000", "--envoy-version", found_version(), "--check", "--output", str(file))
     assert not file.exists()
 
 

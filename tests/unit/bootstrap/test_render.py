@@ -13,7 +13,10 @@ import yaml
 from ext_proc.bootstrap import EnvoyOptions, render, to_yaml
 from ext_proc.bootstrap.binary import find_envoy
 from ext_proc.bootstrap.command import add_arguments, check, run
+from ext_proc.bootstrap.options import PROFILES
+from ext_proc.bootstrap.versions import NEWEST, OLDEST
 from ext_proc.core.errors import ConfigError
+from tests.envoys.builds import binary_of, found_version
 
 GOLDENS = sorted(Path(__file__).parents[3].joinpath("envoy").glob("*.yaml"))
 
@@ -39,14 +42,29 @@ def test_golden(golden: Path, tmp_path: Path) -> None:
 @pytest.mark.envoy
 @pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.name)
 def test_golden_is_valid(golden: Path, tmp_path: Path) -> None:
-    """A real Envoy takes each golden."""
+    """The Envoy that is found takes each golden, rendered for its version if it is an older one."""
     command = golden.read_text(encoding="utf-8").splitlines()[0].removeprefix("# Rendered by: ")
-    assert rendered(command, tmp_path, "--check")[0] == 0
+    older = [] if found_version() == NEWEST else ["--envoy-version", found_version()]
+    assert rendered(command, tmp_path, "--check", *older)[0] == 0
+
+
+@pytest.mark.envoy
+@pytest.mark.oldest_envoy
+@pytest.mark.parametrize("golden", GOLDENS, ids=lambda path: path.name)
+def test_golden_is_valid_for_the_oldest(golden: Path, tmp_path: Path) -> None:
+    """The oldest Envoy takes each golden that is rendered for it."""
+    binary = binary_of(OLDEST)
+    if not binary.exists():
+        pytest.skip("`make oldest-envoy` installs it")
+    command = golden.read_text(encoding="utf-8").splitlines()[0].removeprefix("# Rendered by: ")
+    code, _ = rendered(command, tmp_path, "--envoy-version", OLDEST, "--check", "--envoy", str(binary))
+    assert code == 0
 
 
 def test_goldens_exist() -> None:
-    """There is a golden per way of failing, and one that shows the first tokens."""
-    assert [path.name for path in GOLDENS] == ["lean-fail-closed.yaml", "lean-first-token.yaml", "lean.yaml"]
+    """There is a golden per profile and way of failing, one that shows the first tokens, one for an older Envoy."""
+    pairs = {f"{profile}{mode}.yaml" for profile in PROFILES for mode in ("", "-fail-closed")}
+    assert {path.name for path in GOLDENS} == pairs | {"lean-first-token.yaml", "lean-envoy-1.36.yaml"}
 
 
 VARIATIONS: dict[str, dict[str, Any]] = {
@@ -59,6 +77,8 @@ VARIATIONS: dict[str, dict[str, Any]] = {
     "waiting": {"tenant_header": "X-Tenant", "priority_header": "x-priority", "max_message_timeout": 3600.0},
     "no waiting": {"max_message_timeout": 0.0},
     "first token": {"first_token": True, "failure_mode": "closed"},
+    "buffered": {"profile": "buffered", "first_token": True, "session_cookie": "chat_id"},
+    "duplex": {"profile": "duplex", "retries": 1, "tenant_header": "x-tenant"},
     "small": {"body_limit": 1000, "retries": 0, "log_buffer": 1, "message_timeout": 0.2},
 }
 
@@ -67,7 +87,7 @@ VARIATIONS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", VARIATIONS.values(), ids=VARIATIONS.keys())
 def test_variation_is_valid(options: dict[str, Any]) -> None:
     """A real Envoy takes every kind of option."""
-    check(EnvoyOptions(**options), find_envoy())
+    check(EnvoyOptions(envoy_version=found_version(), **options), find_envoy())
 
 
 def test_yaml_is_the_rendered_data() -> None:
@@ -82,10 +102,22 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "no processor": ({"processors": ()}, "processors: name at least one kvpicker process"),
     "twice": ({"processors": ("a:1", "a:1")}, "processors: an address stands twice"),
     "mode": ({"failure_mode": "ajar"}, "failure_mode: `open` or `closed` expected, not 'ajar'"),
+    "profile": ({"profile": "fat"}, "profile: one of lean, buffered, duplex expected, not 'fat'"),
+    "version": (
+        {"envoy_version": "1.35"},
+        "envoy_version: 1.36 to 1.40 expected, not '1.35'; a later Envoy takes what 1.40 takes",
+    ),
+    "first token": (
+        {"profile": "duplex", "first_token": True},
+        "first_token: the profile duplex shows whole answers anyhow; leave it out",
+    ),
     "no port": ({"listen": "10.0.0.1"}, "listen: '10.0.0.1' is neither host:port nor unix:/path"),
     "large port": ({"listen": "10.0.0.1:65536"}, "listen: '10.0.0.1:65536' is neither host:port nor unix:/path"),
     "bare ipv6": ({"listen": "::1:80"}, "listen: '::1:80': put an IPv6 address in brackets"),
-    "name": ({"endpoints": ("engine:80",)}, "endpoints: 'engine:80': override_host knows ip:port only"),
+    "mixed": (
+        {"endpoints": ("engines:80", "10.0.0.1:80")},
+        "endpoints: '10.0.0.1:80' stands beside a host name; write addresses or names",
+    ),
 }
 
 
@@ -111,6 +143,8 @@ def test_discovery_by_kind_of_address() -> None:
     assert cluster("kvpicker_processors", named)["type"] == "STRICT_DNS"
     assert cluster("kvpicker_access_log_0", named)["type"] == "STRICT_DNS"
     assert cluster("kvpicker_access_log_1", named)["type"] == "STATIC"
+    engines = EnvoyOptions(endpoints=("engines:8000",))
+    assert cluster("kvpicker_endpoints", engines)["type"] == "STRICT_DNS"
 
 
 def processing_mode(chain: list[dict[str, Any]]) -> dict[str, str]:
@@ -128,6 +162,33 @@ def test_answers_are_shown_on_demand_only(*, shown: bool) -> None:
     modes = [processing_mode(filters) for filters in (chain["http_filters"], chain["upgrade_configs"][0]["filters"])]
     assert [mode.get("response_body_mode", "NONE") for mode in modes] == ["STREAMED" if shown else "NONE", "NONE"]
     assert {mode["response_header_mode"] for mode in modes} == {"SKIP"}
+
+
+@pytest.mark.parametrize(
+    ("profile", "request_body", "response_body", "others"),
+    [
+        ("lean", "BUFFERED_PARTIAL", "NONE", {"request_header_mode": "SEND", "response_header_mode": "SKIP"}),
+        ("buffered", "BUFFERED", "NONE", {"request_header_mode": "SEND", "response_header_mode": "SKIP"}),
+        (
+            "duplex",
+            "FULL_DUPLEX_STREAMED",
+            "FULL_DUPLEX_STREAMED",
+            {f"{way}_{part}_mode": "SEND" for way in ("request", "response") for part in ("header", "trailer")},
+        ),
+    ],
+)
+def test_profiles_differ_in_what_is_shown(
+    profile: Any, request_body: str, response_body: str, others: dict[str, str]
+) -> None:
+    """Of an upgraded connection nothing but the head is shown in any."""
+    manager = render(EnvoyOptions(profile=profile))["static_resources"]["listeners"][0]["filter_chains"][0]
+    chain = manager["filters"][0]["typed_config"]
+    mode = processing_mode(chain["http_filters"])
+    assert mode.pop("request_body_mode") == request_body
+    assert mode.pop("response_body_mode", "NONE") == response_body
+    assert mode == others
+    upgraded = {"request_header_mode": "SEND", "response_header_mode": "SKIP"}
+    assert processing_mode(chain["upgrade_configs"][0]["filters"]) == upgraded
 
 
 def test_one_access_log_per_processor() -> None:

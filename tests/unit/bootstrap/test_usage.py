@@ -64,6 +64,7 @@ JSON_ANSWERS = {
     "array": ([], {}),
     "null document": (None, {}),
     "quoted in text": ({"content": json.dumps({"usage": OPENAI})}, {}),
+    "brackets in text": ({"content": "{[", "usage": None}, {}),
     "5 MB": ({"pad": "x" * 5_000_000, "usage": OPENAI}, READ_OPENAI),
 }
 
@@ -74,6 +75,43 @@ async def test_json(gateway: Gateway, answer: Any, expected: dict[str, Any], kin
     """Usage is read from a JSON answer of any size, and nonsense is read as nothing."""
     body = json.dumps(answer).encode()
     assert await read(gateway, answers(body, kind=kind), body) == expected
+
+
+CUT = json.dumps({"choices": [], "usage": OPENAI}).encode()
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        (CUT[:-3], {"cut": 1}),
+        (CUT[:10], {"cut": 1}),
+        (b" \n{", {"cut": 1}),
+        (b"[1, 2", {"cut": 1}),
+        (CUT + b"\n  \n", READ_OPENAI),
+        (b"[1, 2] ", {}),
+        (b"5", {}),
+        (b"   ", {}),
+    ],
+    ids=["end", "beginning", "one brace", "list", "white space after it", "whole list", "no object", "nothing"],
+)
+async def test_a_json_answer_that_is_cut_is_told(gateway: Gateway, body: bytes, expected: dict[str, Any]) -> None:
+    """An engine that promises too few bytes is found out by what is missing; Envoy itself takes it for whole."""
+    halves = body[: len(body) // 2], body[len(body) // 2 :]
+    assert await read(gateway, answers(*halves, kind="application/json", pause=0.01), body) == expected
+
+
+async def test_what_is_compressed_is_not_told_to_be_cut(gateway: Gateway) -> None:
+    """Its last byte means nothing."""
+
+    async def handler(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(
+            body=b"{no bracket", headers={"content-type": "application/json", "content-encoding": "aes128gcm"}
+        )
+
+    gateway.engine.handler = handler
+    status, _, received = await gateway.post()
+    assert (status, received) == (200, b"{no bracket")
+    assert USAGE_NAMESPACE not in await gateway.metadata()
 
 
 STREAMS = {

@@ -30,7 +30,7 @@ def test_a_bad_configuration_gets_its_message(path: Path) -> None:
     ids=["callback", "plugin", "tag"],
 )
 def test_a_configuration_cannot_run_code(text: str) -> None:
-    """Nothing in the file is imported or called; what looks like it is refused."""
+    """Nothing in the file is imported or called; what looks like it is refused (H13)."""
     with pytest.raises(ConfigError, match=r"unknown field[;,]|is not accepted; plain YAML only"):
         parse(SMALL + text)
 

@@ -46,12 +46,19 @@ class Hall:
 
     def __init__(self, **limits: Any) -> None:
         self.notes = Waits()
+        self.unproven: set[int] = set()
         self.fleet = Fleet(2, notes=self.notes)
         self.gate = CapacityGate(self.fleet.registry, self.fleet.ledger, self.fleet.expectations)
         self.gate.configure({"p": Caps(requests=2)})
         fleet = self.fleet
         self.admission = Admission(
-            fleet.registry, fleet.ledger, fleet.expectations, self.gate, self.notes, fleet.generator
+            fleet.registry,
+            fleet.ledger,
+            fleet.expectations,
+            self.gate,
+            self.notes,
+            fleet.generator,
+            lambda slot: slot not in self.unproven,
         )
         self.admission.configure({"p": Limits(**limits)})
         for place in (0, 1):
@@ -178,6 +185,17 @@ def test_bytes_are_bounded_too() -> None:
     assert len(hall.admission) == 1
 
 
+def test_nobody_gives_way_to_one_that_finds_no_place_even_so() -> None:
+    """Those above it hold too much: those below would have been sent away for nothing."""
+    hall = Hall(bytes=100_000)
+    hall.join(prompt=b"x" * 60_000, priority=9)
+    hall.join(priority=-1), hall.join(priority=-1)
+    assert isinstance(hall.refusal(hall.turn(prompt=b"y" * 60_000, priority=5)), QueueFull)
+    assert not hall.asker.refused
+    hall.join(prompt=b"z" * 60_000, priority=10)
+    assert len(hall.asker.refused) == 3
+
+
 def test_without_a_queue_the_answer_is_immediate() -> None:
     """A pool may let none wait."""
     hall = Hall(requests=0)
@@ -249,6 +267,107 @@ def test_a_pool_without_endpoints_is_waited_for_where_it_is_said_to_come() -> No
     told = hall.asker.refused[0][1]
     assert isinstance(told, NotYetScaled)
     assert (told.status, told.retry_after) == (503, 30)
+
+
+def test_who_comes_behind_those_that_wait_for_the_first_endpoint_waits_as_long() -> None:
+    """It is not tried, and yet no endpoint is ready for it either; then 503 as for the others, not 429."""
+    hall = Hall(from_zero=60.0, wait=5.0)
+    first, second, third = hall.turn(), hall.turn(), hall.turn()
+    assert hall.admission.join(first, hall.fleet.now, cold=True) is None
+    for behind in (second, third):
+        assert hall.admission.is_behind(behind.request, None, 0)
+        assert hall.admission.join(behind, hall.fleet.now) is None
+        assert behind.deadline == hall.fleet.now + 60.0
+    for each in (first, second, third):
+        hall.admission.expire(each, each.deadline)
+    assert [type(refusal) for _, refusal in hall.asker.refused] == [NotYetScaled] * 3
+
+
+def test_once_an_endpoint_is_ready_but_busy_the_wait_is_for_a_place() -> None:
+    """What the latest try found counts: 429 at the end, and no longer waits for who comes then."""
+    hall = Hall(from_zero=60.0, wait=5.0)
+    first, second = hall.turn(), hall.turn()
+    assert hall.admission.join(first, hall.fleet.now, cold=True) is None
+    first.cold = False  # as its owner notes at a try
+    assert hall.admission.join(second, hall.fleet.now) is None
+    assert second.deadline == hall.fleet.now + 5.0
+    hall.admission.expire(first, first.deadline)
+    assert isinstance(hall.asker.refused[0][1], WaitedInVain)
+
+
+def test_rows_for_endpoints_that_went_hold_nobody_up_who_asks_for_their_successors() -> None:
+    """A slot passes to an endpoint of another pool; who waits for the one before is not before its clients."""
+    hall = Hall(from_zero=60.0)
+    waiting = hall.turn()
+    assert hall.admission.join(waiting, hall.fleet.now, cold=True) is None
+    slots = {endpoint.slot for endpoint in hall.fleet.endpoints}
+    hall.fleet.fill("p")
+    hall.fleet.fill("q", "10.0.1.1:8000", "10.0.1.2:8000", models=frozenset({"another"}))
+    assert {endpoint.slot for endpoint in hall.fleet.endpoints} == slots
+    assert not hall.admission.is_behind(request(model="another"), None, 0)
+    hall.admission.expire(waiting, waiting.deadline)
+    assert isinstance(hall.asker.refused[0][1], NotYetScaled)
+
+
+def test_a_request_without_a_model_waits_where_the_filters_would_place_it() -> None:
+    """Several models are served, and an engine's own `/generate` names none: the bounds of the pool hold for it."""
+    hall = Hall(requests=1)
+    hall.fleet.fill("q", "10.0.1.1:8000", models=frozenset({"another"}))
+    waiting = hall.join(model=None, operation=Operation.GENERATE)
+    assert waiting.pool == "p"
+    assert isinstance(hall.refusal(hall.turn(model=None, operation=Operation.GENERATE)), QueueFull)
+    assert hall.admission.is_behind(request(model=None, operation=Operation.GENERATE), None, 0)
+
+
+def test_a_turn_that_ends_without_a_place_is_not_counted_as_served() -> None:
+    """Its endpoints are drained, say: no place was given, so none is counted on."""
+    hall = Hall()
+    refused = hall.join()
+    hall.asker.take_turn = lambda turn, _now: turn  # type: ignore[method-assign]
+    hall.admission.dispatch(hall.fleet.now)
+    assert refused.action is refused
+    assert hall.notes.waits == [("p", "refused", 0.0)]
+
+
+def test_nobody_waits_for_a_pool_that_is_configured_no_more() -> None:
+    """It will not come; its bounds hold for those that wait until they are gone."""
+    hall = Hall(from_zero=30.0)
+    hall.fleet.fill("p")
+    gone = hall.turn()
+    assert hall.admission.join(gone, hall.fleet.now, cold=True) is None
+    hall.admission.configure({})
+    assert not hall.admission.may_wait(request(), NoReadyEndpoint("x"))
+    hall.admission.leave(gone, hall.fleet.now)
+    hall.admission.configure({})
+    assert not hall.admission.fills
+
+
+@pytest.mark.parametrize("proof", [True, False])
+def test_a_first_endpoint_that_may_not_listen_yet_is_waited_for(proof: bool) -> None:
+    """One that a list names may still load; one that a cluster lists is ready, and gets what waits at once."""
+    hall = Hall(from_zero=30.0, proof=proof)
+    hall.unproven = {endpoint.slot for endpoint in hall.fleet.endpoints}
+    waiting = hall.turn()
+    assert hall.admission.join(waiting, hall.fleet.now, cold=True) is None
+    assert hall.free(1) == ([] if proof else [waiting])
+    hall.unproven.pop()
+    hall.admission.dispatch(hall.fleet.now)
+    assert hall.asker.served == [waiting]
+
+
+def test_who_waited_long_enough_for_an_endpoint_that_shows_nothing_is_tried_all_the_same() -> None:
+    """Perhaps only probes do not get through; one that finds no place even so is refused."""
+    hall = Hall(from_zero=30.0, proof=True)
+    hall.unproven = {endpoint.slot for endpoint in hall.fleet.endpoints}
+    turns = [hall.turn() for _ in range(3)]
+    for turn in turns:
+        assert hall.admission.join(turn, hall.fleet.now, cold=True) is None
+    hall.asker.places = 1
+    for turn in turns[1:]:
+        hall.admission.expire(turn, turn.deadline)
+    assert hall.asker.served == [turns[1]]
+    assert [type(refusal) for _, refusal in hall.asker.refused] == [NotYetScaled]
+    assert len(hall.admission) == 1
 
 
 def test_other_refusals_are_not_waited_on() -> None:

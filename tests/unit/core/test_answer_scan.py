@@ -126,3 +126,19 @@ def test_memory_is_bounded(piece: bytes, events: bool) -> None:
         scan.feed(piece)
     kept = len(scan._rest) + sum(map(len, scan._window)) + len(scan._head or b"")
     assert kept <= 16_384 + len(piece[:16_384]) + 16_384 + 4_096
+
+
+@given(st.lists(st.integers(0, 10_000), max_size=6), st.text(" \n\t", max_size=20))
+def test_a_json_answer_is_whole_if_it_ends_as_it_begins(cuts: list[int], spaces: str) -> None:
+    """However it is split, and whatever white space is around it; one that misses its end is cut."""
+    around = spaces.encode()
+    assert not scanned(around + WHOLE + around, cuts, events=False).is_cut
+    assert not scanned(b"[1, 2]" + around, cuts, events=False).is_cut
+    assert scanned(around + WHOLE[:-10] + around, cuts, events=False).is_cut
+
+
+@pytest.mark.parametrize("answer", [b"", b"  ", b"5", b'"text"', b"null"])
+def test_what_is_no_object_is_not_cut(answer: bytes) -> None:
+    """Nothing is known of its end; nor of that of an event stream."""
+    assert not scanned(answer, [], events=False).is_cut
+    assert not scanned(b"{" + answer, [], events=True).is_cut

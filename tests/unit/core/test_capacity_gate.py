@@ -44,6 +44,16 @@ def test_an_endpoint_with_as_many_requests_as_it_may_hold_is_left_out() -> None:
     assert admitted(fleet, made) == [0]
 
 
+def test_caps_that_nobody_can_count_hold_nobody_up() -> None:
+    """Ends of requests are not heard of, so all would seem full for ever; candidates come back as they are."""
+    fleet = Fleet(2)
+    made = gate(fleet, p=Caps(requests=1))
+    fleet.occupy(0, 1), fleet.occupy(1, 1)
+    assert admitted(fleet, made) == []
+    made.is_suspended = True
+    assert made.admit(fleet.endpoints, request(), fleet.now, fleet.generator) is fleet.endpoints
+
+
 def test_tokens_count_the_prompt_and_the_expected_answer() -> None:
     """A request that would not fit is kept away; one that is larger than the cap may go where nothing runs."""
     fleet = Fleet(2)
@@ -91,3 +101,14 @@ def test_tokens_count_where_a_cap_is_on_tokens() -> None:
         candidates: tuple[Endpoint, ...] = fleet.endpoints
         made.admit(candidates, request(), fleet.now, fleet.generator)
         assert made.counts_tokens(slots) is counts
+
+
+def test_the_caps_that_hold_can_be_asked_for() -> None:
+    """An endpoint's own over those of its pool, as they are now; an unknown slot has none."""
+    fleet = Fleet(1, caps=Caps(requests=3))
+    made = gate(fleet, p=Caps(requests=1, tokens=100_000))
+    slot = fleet.endpoints[0].slot
+    assert made.caps(slot) == Caps(3, 100_000)
+    assert made.caps(slot + 1) == NO_CAPS
+    made.configure({"p": Caps(tokens=5)})
+    assert made.caps(slot) == Caps(3, 5)

@@ -16,7 +16,7 @@ from ext_proc.core.duplex_messages import PIECE_BYTES, DuplexAction, DuplexEvent
 from ext_proc.core.exchange_messages import BodyMode, Continue, GoDuplex, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Ending
 from ext_proc.core.prompts import RequestHead
-from tests.unit.wire.picking import ADDRESSES, CHAT, Picking
+from tests.unit.wire.picking import ADDRESSES, CHAT, CONFIG, Picking
 
 FULL = BodyMode.FULL_DUPLEX_STREAMED
 MODES = tuple(mode for mode in BodyMode if mode is not BodyMode.GRPC)
@@ -26,6 +26,14 @@ REQUESTS = (CHAT, b"", b"x", UNKNOWN_MODEL, CHAT[:-2] + b'],"stream":true}' + b"
 USAGE = b'data: {"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":4}}\n\n'
 ANSWER = b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n' * 3 + USAGE + b" " * PIECE_BYTES
 COLLECT = 2_000
+CAPPED = """
+pools:
+  main:
+    endpoints: ["10.0.0.11:8000"]
+    models: [acme/chat-8b]
+    caps: {requests: 1}
+    queue: {max_bytes: 150000}
+"""
 
 
 def picking_with(**policy: Any) -> Picking:
@@ -454,6 +462,18 @@ def test_the_status_tells_how_it_ended(status: int, text: bytes, ending: Ending)
     assert [outcome.ending for outcome in picking.notes.all("finished")] == [ending]
 
 
+@pytest.mark.parametrize("logged", [True, False])
+def test_an_answer_of_envoys_in_other_words_is_left_to_the_log(logged: bool) -> None:
+    """Errors that a gateway has reshaped hide why they were made; without a log their status counts."""
+    picking = picking_with()
+    if logged:
+        picking.core.feedback.streams.log_heard(picking.now)
+    answered(picking, b'{"error":{}}', status=503, content_type="application/json", forwarded=False)
+    endings = [outcome.ending for outcome in picking.notes.all("finished")]
+    assert endings == ([] if logged else [Ending.OVERLOADED])
+    assert picking.in_flight() == (1 if logged else 0)
+
+
 def test_an_error_within_a_stream_counts_as_one() -> None:
     """Though the status was good."""
     picking = picking_with()
@@ -473,6 +493,54 @@ def test_the_endpoint_that_served_is_the_one_that_learns() -> None:
     assert picking.core.index.blocks(chosen.slot) == 0
     assert picking.core.index.blocks(other.slot) > 0
     assert picking.in_flight() == 0
+
+
+def test_what_another_endpoint_serves_is_booked_there_from_its_headers_on() -> None:
+    """Not only at the end of a long answer: in flight and prefix move, once, and end there (G21)."""
+    picking = picking_with()
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    chosen, other = decision.endpoints[0], decision.endpoints[1]
+    in_flight = picking.core.ledger.load
+    kind = "text/event-stream"
+    duplex.receive(ResponseHeaders(status=200, content_type=kind, served=other.address, forwarded=True))
+    assert (in_flight(chosen.slot).in_flight, in_flight(other.slot).in_flight) == (0, 1)
+    assert picking.core.index.blocks(chosen.slot) == 0
+    assert picking.core.index.blocks(other.slot) > 0
+    duplex.receive(Message(Kind.RESPONSE_BODY, b'data: {"choices":[{"delta":{"content":"a"}}]}\n\n'))
+    assert (in_flight(chosen.slot).in_flight, in_flight(other.slot).in_flight) == (0, 1)
+    duplex.receive(Message(Kind.RESPONSE_BODY, b"data: [DONE]\n\n", end_of_stream=True))
+    (outcome,) = picking.notes.all("finished")
+    assert (outcome.ending, outcome.served, outcome.attempts) == (Ending.OK, other.address, 2)
+    assert picking.in_flight() == 0
+    reputations = picking.core.picker.knowledge.reputations.scores(decision.endpoints, picking.now)
+    assert reputations[0] < reputations[1]
+    assert picking.core.index.blocks(chosen.slot) == 0
+    assert {load.tokens for load in picking.core.ledger._loads.values()} == {0}
+
+
+@pytest.mark.parametrize(("plane", "blamed"), [("auto", 1), ("override-host", 2)])
+def test_only_endpoints_that_were_named_are_blamed(plane: str, blamed: int) -> None:
+    """Of those that Envoy was told: where that is the chosen one alone, the next has not been tried in vain."""
+    picking = Picking(CONFIG + f"envoy: {{data_plane: {plane}}}\n")
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    third = decision.endpoints[2]
+    duplex.receive(ResponseHeaders(status=200, end_of_stream=True, served=third.address, forwarded=True))
+    states = [picking.core.health.status(endpoint.slot, picking.now) for endpoint in decision.endpoints]
+    assert [state.failure_ratio > 0 for state in states] == [True, blamed == 2, False]
+    assert picking.notes.all("finished")[0].attempts == blamed + 1
+
+
+def test_an_error_of_another_endpoint_moves_the_load_but_no_prefix() -> None:
+    """Who refuses has computed nothing."""
+    picking = picking_with()
+    duplex, _ = begun(picking)
+    decision = decision_of(duplex.receive(body(CHAT, end=True)))
+    other = decision.endpoints[1]
+    duplex.receive(ResponseHeaders(status=500, content_type="text/plain", served=other.address, forwarded=True))
+    assert picking.core.ledger.load(other.slot).in_flight == 1
+    assert picking.core.index.blocks(other.slot) == 0
 
 
 @pytest.mark.parametrize("logged", [True, False])
@@ -538,3 +606,19 @@ def test_a_fault_in_watching_costs_the_outcome_and_not_the_answer(end: bool) -> 
     duplex.close(delivered=True)
     assert picking.notes.all("finished") == []
     assert picking.core.feedback.expire(picking.now + 901) == 1
+
+
+def test_bodies_that_wait_here_count_against_the_bound() -> None:
+    """An image is no part of the prompt that is looked at, and is held back all the same until the turn comes."""
+    picking = Picking(CAPPED)
+    image = CHAT[:-2] + b',{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:image/png;base64,'
+    image += b"A" * 100_000 + b'"}}]}]}'
+    for body, waiting in ((CHAT, 0), (image, 1)):
+        duplex, _ = begun(picking)
+        duplex.receive(Message(Kind.REQUEST_BODY, body, end_of_stream=True))
+        fill = picking.core.admission.fills["main"]
+        assert (fill.requests, fill.bytes > 100_000) == (waiting, waiting > 0)
+    duplex, _ = begun(picking)
+    (refused,) = duplex.receive(Message(Kind.REQUEST_BODY, image, end_of_stream=True))
+    assert isinstance(refused, Refuse)
+    assert picking.core.admission.fills["main"].requests == 1

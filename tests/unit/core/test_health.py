@@ -132,6 +132,17 @@ def test_half_of_a_pool_may_be_ejected(health: HealthMonitor) -> None:
     assert health.panics() == {"p": True}
 
 
+def test_the_alarm_goes_by_those_that_an_operator_left_in(health: HealthMonitor) -> None:
+    """Two of four are drained and the others ejected, as many as may be: those are used all the same."""
+    eject(health)
+    eject(health, endpoint=B)
+    drained = {C.slot, D.slot}
+    assert health.panics() == {"p": False}
+    assert health.panics(drained) == {"p": True}
+    assert list(health.admit((A, B), ASKED, 0.0, random.Random(0))) == [A, B]
+    assert health.panics({A.slot, B.slot, *drained}) == {"p": False}
+
+
 def test_a_throttled_endpoint_recovers(health: HealthMonitor) -> None:
     """Good answers give it its share back, and the alarm is off."""
     for endpoint in (A, B, C):

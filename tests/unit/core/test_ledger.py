@@ -270,3 +270,30 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgerMachine = LedgerMachine.TestCase
+
+
+def test_a_lease_moves_once_and_ends_where_it_went(ledger: Ledger) -> None:
+    """What another endpoint answers leaves the chosen one's count and queue, and weighs on the other until its end."""
+    _take(ledger, "1", now=0.0)
+    _take(ledger, "2", now=0.0)
+    before = ledger.load(A.slot).busy_until
+    ledger.add(7)
+    assert ledger.move("1", A.address, A.slot, 0.0) is None
+    assert ledger.move("nobody", "10.9.9.9:1", 7, 0.0) is None
+    moved = ledger.move("1", "10.9.9.9:1", 7, 0.0)
+    assert moved is not None
+    assert ledger.move("1", "10.9.9.9:1", 7, 0.0) is None
+    assert (ledger.load(A.slot).in_flight, ledger.load(7).in_flight) == (1, 1)
+    assert ledger.load(A.slot).busy_until == before / 2
+    assert ledger.load(7).left == moved.prefill.seconds
+    ledger.end("1", 1.0, answered_by="10.9.9.9:1")
+    ledger.end("2", 1.0)
+    assert (ledger.load(A.slot).in_flight, ledger.load(7).in_flight, ledger.load(7).left) == (0, 0, 0.0)
+
+
+def test_a_lease_that_weighs_nothing_moves_without_weight(ledger: Ledger) -> None:
+    """It is known where it went, and that is all."""
+    _take(ledger, "1", counted=False)
+    ledger.add(7)
+    assert ledger.move("1", "10.9.9.9:1", 7, 0.0) is not None
+    assert ledger.load(7) == ledger.load(A.slot) == Load()

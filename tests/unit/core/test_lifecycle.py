@@ -387,6 +387,17 @@ def test_unready_by_the_sources_word() -> None:
     assert managed.fleet.registry.snapshot.endpoints is rows
 
 
+def test_another_engine_at_an_unready_address_is_unready_too() -> None:
+    """A pod restarts with another model: until its source says that it is ready, it gets nothing."""
+    managed = Managed()
+    managed.lifecycle.set_ready(managed.endpoint(A), ready=False)
+    before = managed.endpoint(A)
+    managed.list(A, B, C, models=frozenset({"another"}))
+    assert managed.endpoint(A).generation != before.generation
+    assert [managed.lifecycle.stage(managed.endpoint(each).slot) for each in (A, B)] == [Stage.UNREADY, Stage.ACTIVE]
+    assert managed.lifecycle.set_ready(managed.endpoint(A), ready=True)
+
+
 def test_unready_ends_with_the_endpoint() -> None:
     """What comes in the place of an endpoint that was not ready is not judged by it."""
     managed = Managed()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from ext_proc.core.caps import Caps
 from ext_proc.core.expectations import Expectation
 from ext_proc.core.following import follow
 from ext_proc.core.model import Decision, Ending, InferenceRequest
@@ -121,3 +122,10 @@ def test_a_state_of_another_format_is_refused() -> None:
     page = msgspec.json.encode(take(Kept(1), {}, "1.2.3", 0.0, 0)).replace(b"kvpicker-state/1", b"kvpicker-state/2")
     with pytest.raises(msgspec.ValidationError, match="kvpicker-state/2"):
         msgspec.json.decode(page, type=State)
+
+
+def test_caps_of_single_endpoints_are_kept() -> None:
+    """Those of pools are in the configuration; without these another one would seem to have room."""
+    fleet = Kept(2, caps=Caps(requests=3, tokens=9_000))
+    again = restored(written(fleet))
+    assert [endpoint.caps for endpoint in again.endpoints] == [Caps(requests=3, tokens=9_000)] * 2

@@ -23,6 +23,7 @@ class Asker:
             return None
         self.places -= 1
         self.served.append(turn)
+        turn.placed = True
         return turn
 
     def turn_away(self, turn: Turn, refusal: Refusal) -> Any:

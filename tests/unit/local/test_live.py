@@ -14,7 +14,7 @@ from ext_proc.local.live import Reading, read, table
 from ext_proc.local.steps import console
 
 ADDRESS = "127.0.0.1:1"
-ENDPOINT = {"address": ADDRESS, "state": "ready", "in_flight": 3, "queue_ms": 41.7}
+ENDPOINT = {"address": ADDRESS, "state": "ready", "lifecycle": "active", "in_flight": 3, "queue_ms": 41.7}
 METRICS = f"""\
 # TYPE kvpicker_requests counter
 kvpicker_requests_total{{model="m",operation="chat",ending="ok"}} 8
@@ -49,6 +49,14 @@ def test_an_engine_is_a_row() -> None:
     text = drawn(reading(1.0), reading(2.0, prompt_tokens=1000.0, cached_tokens=750.0))
     cells = [cell.strip() for cell in next(line for line in text.splitlines() if "sim-1" in line).split("│")]
     assert cells[1:-1] == ["sim-1", "ready", "3", "42", "1,000", "75%"]
+
+
+def test_an_engine_that_was_taken_out_is_shown_as_such() -> None:
+    """Who drains one, as the introduction says, sees that it worked: it is well and gets nothing."""
+    out = reading(1.0)
+    out.endpoints[0] = ENDPOINT | {"lifecycle": "draining"}
+    cells = [cell.strip() for cell in next(line for line in drawn(out, out).splitlines() if "sim-1" in line).split("│")]
+    assert cells[1:3] == ["sim-1", "draining"]
 
 
 def test_a_single_reading_has_no_rate() -> None:

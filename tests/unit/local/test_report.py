@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+import sys
 from typing import Any
 
 import msgspec
@@ -108,3 +109,17 @@ def test_a_result_that_could_not_be_had_says_why() -> None:
     """It names the versions that are known without an Envoy."""
     result = unknown("port 80 is in use")
     assert (result.error, set(result.versions)) == ("port 80 is in use", {"kvpicker", "python", "grpcio", "protobuf"})
+
+
+@pytest.mark.parametrize(
+    ("run_by", "found", "line"),
+    [
+        ("/usr/bin/kvpicker", "/usr/bin/kvpicker", "kvpicker"),
+        (".venv/bin/kvpicker", None, ".venv/bin/kvpicker"),
+        ("/my venv/bin/kvpicker", None, "'/my venv/bin/kvpicker'"),
+        ("/src/ext_proc/cli.py", None, f"{shlex.quote(sys.executable)} -m ext_proc.cli"),
+    ],
+)
+def test_commands_are_printed_as_they_can_be_run_here(run_by: str, found: str | None, line: str) -> None:
+    """After `make run` no shell finds `kvpicker` by its name."""
+    assert report.command(run_by, found) == line

@@ -14,6 +14,7 @@ from ext_proc.core.kv_state import Disbelief, PublisherState
 from ext_proc.core.model import Decision, Endpoint, Outcome
 from ext_proc.core.rehearsal import Asked
 from ext_proc.core.signals import EngineSignals, Interval, Times
+from ext_proc.ops import admin
 from ext_proc.ops.admin import Admin, serve
 from ext_proc.ops.collector import EndpointStatus, Gauges, registry
 from ext_proc.ops.decisions import DecisionRing
@@ -28,7 +29,7 @@ PAGES = [
 class Running:
     """A running admin server and what it shows."""
 
-    def __init__(self, decision: Decision, outcome: Outcome) -> None:
+    def __init__(self, decision: Decision, outcome: Outcome, *, local: bool = False) -> None:
         self.not_ready: str | None = None
         self.asked: list[Asked] = []
         self.impossible = ""
@@ -53,6 +54,7 @@ class Running:
             not_ready=lambda: self.not_ready,
             explain=self._explain,
             state=lambda blocks: {"blocks": blocks},
+            local=local,
         ).app()
 
     async def _explain(self, asked: Asked) -> dict[str, str]:
@@ -261,7 +263,7 @@ async def test_a_bad_number_of_blocks_is_explained(client: aiohttp.ClientSession
 async def test_an_address_in_use_is_a_clear_error(running: Running) -> None:
     """A busy port is told as a mistake in the configuration, with the address."""
     async with serve(running.app, "127.0.0.1:0") as address:
-        with pytest.raises(ConfigError, match=rf"admin.listen: cannot listen on {address}: .*in use"):
+        with pytest.raises(ConfigError, match=rf"admin.listen: cannot listen on {address}: address already in use$"):
             async with serve(web.Application(), address):
                 pass
 
@@ -285,3 +287,23 @@ async def test_what_was_learnt_of_an_endpoint_is_shown(running: Running, client:
         first, second, *_ = (await response.json())["endpoints"]
     assert (first["prefill_rate"], first["rate_source"], first["index_tokens"]) == (8123.5, "scrape", 42)
     assert (second["prefill_rate"], second["rate_source"]) == (None, None)
+
+
+async def test_pages_may_be_for_this_host_only(
+    decision: Decision, outcome_of: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Strangers see metrics and health then, a mesh's sidecar is a stranger, and callers on the host see all (H15)."""
+    app = Running(decision, outcome_of(), local=True).app
+    async with (
+        serve(app, "127.0.0.1:0") as address,
+        aiohttp.ClientSession(f"http://{address}") as client,
+    ):
+        for here in (frozenset({"127.0.0.1"}), frozenset({"127.0.0.9"})):
+            monkeypatch.setattr(admin, "LOCAL", here)
+            statuses = {}
+            for path in PAGES:
+                async with client.get(path) as answer:
+                    statuses[path] = answer.status
+            shown = {path for path, status in statuses.items() if status == 200}
+            assert shown == (set(PAGES) if "127.0.0.1" in here else admin.OPEN)
+            assert set(statuses.values()) <= {200, 403}

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ext_proc.core.errors import ModelNotFound
+from ext_proc.core.errors import ModelNotFound, Saturated
 from ext_proc.core.model import CostTerms, Decision, Ending, FilterReport, Operation, Outcome, Usage
 from ext_proc.core.picker import Rejection
 from ext_proc.core.rehearsal import Rehearsal, Removal
@@ -163,3 +163,41 @@ def test_a_tie_is_said_to_be_one(decision: Decision) -> None:
 def test_an_unknown_path_would_pass() -> None:
     """What kvpicker does not know is left to Envoy."""
     assert explain_rehearsal(Rehearsal(None))["verdict"] == "passed"
+
+
+def test_a_rehearsed_request_that_finds_all_busy_is_told_that_real_ones_wait(decision: Decision) -> None:
+    """A dry run waits for nothing, so its verdict is not what a client would see."""
+    made = Rejection(Saturated("busy"), (FilterReport("capacity", 1, 0, ()),))
+    told = explain_rehearsal(Rehearsal(made, decision.request, (Removal("capacity", decision.endpoints[:1]),)))
+    assert (told["verdict"], told["reason"]) == ("refused", "saturated")
+    assert told["removed"][0]["why"] == "as many requests or tokens in flight as it may have"
+    assert "waits for its turn" in told["notes"][0]
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "told"),
+    [
+        (0.8, 0.05, {"ttft_kept": True, "tpot_kept": True}),
+        (0.7, 0.001, {"ttft_kept": False, "tpot_kept": False}),
+        (None, 0.05, {"tpot_kept": True}),
+        (None, None, {}),
+    ],
+)
+def test_it_is_told_whether_targets_were_kept(
+    decision: Decision, outcome_of: OutcomeOf, ttft: float | None, tpot: float | None, told: dict[str, bool]
+) -> None:
+    """Of a request that wants times they are shown, and with its outcome whether they were kept."""
+    request = msgspec.structs.replace(decision.request, ttft_target=ttft, tpot_target=tpot)
+    wanted = msgspec.structs.replace(decision, request=request)
+    explained = explain(wanted, outcome_of(first_token=0.75, usage=Usage(100, 31, 0)))
+    assert {name: value for name, value in explained["comparison"].items() if name.endswith("_kept")} == told
+    shown = {name: value for name, value in explained.items() if name.endswith("_target_ms")}
+    expected = {"ttft_target_ms": ttft, "tpot_target_ms": tpot}
+    assert shown == {name: value * 1e3 for name, value in expected.items() if value is not None}
+
+
+def test_a_time_that_is_not_known_is_neither_kept_nor_missed(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """Without a first token nothing is said of either."""
+    request = msgspec.structs.replace(decision.request, ttft_target=1.0, tpot_target=1.0)
+    told = explain(msgspec.structs.replace(decision, request=request), outcome_of(usage=Usage(100, 31, 0)))
+    assert not [name for name in told["comparison"] if name.endswith("_kept")]

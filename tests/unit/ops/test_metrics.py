@@ -17,7 +17,7 @@ from ext_proc.core.model import Decision, Ending, Outcome, Unhashed
 from ext_proc.core.waiting_room import Fill, Limits
 from ext_proc.ops import families
 from ext_proc.ops.collector import EndpointStatus, Fills, Gauges, registry
-from ext_proc.ops.metrics import Metrics
+from ext_proc.ops.metrics import MOST_REASONS, Metrics
 
 OutcomeOf = Callable[..., Outcome]
 E1, E2 = "10.0.0.11:8000", "[fd00::12]:8000"
@@ -287,3 +287,13 @@ def test_waiting_rooms_and_bounds_say_how_full_they_are(busy: Exposed) -> None:
     assert busy.value("promises", pool="chat") == 7
     assert busy.value("fill_ratio", structure="leases") == 0.25
     assert busy.value("queue_wait_seconds_sum", pool="chat") == 0.5
+
+
+def test_reasons_of_strangers_do_not_pile_up(decision: Decision) -> None:
+    """A strategy that makes a reason of each session would make a series of each."""
+    metrics = Metrics(frozenset)
+    for number in range(2 * MOST_REASONS):
+        metrics.decided(msgspec.structs.replace(decision, reason=f"session_{number}"), 0.0)
+    counts = metrics.tallies[families.DECISIONS].counts
+    assert len(counts) == MOST_REASONS + 1
+    assert counts[decision.strategy, "other"] == MOST_REASONS

@@ -104,6 +104,16 @@ def test_the_same_endpoints_are_not_written_again(tmp_path: Path) -> None:
     assert writer.path.stat() == before
 
 
+def test_a_file_that_was_taken_away_is_written_again(tmp_path: Path) -> None:
+    """An Envoy that starts would have no endpoints, and the one that runs has them in memory only."""
+    path = tmp_path / "eds.json"
+    writer = EdsWriter(path, "engines")
+    writer.write(_snapshot(chat=[V4, V6]))
+    path.unlink()
+    assert writer.write(_snapshot(chat=[V4, V6]))
+    assert path.exists()
+
+
 def test_the_version_grows_over_restarts(tmp_path: Path) -> None:
     """A writer goes on where the last process stopped, and does not touch what is right already."""
     path = tmp_path / "eds.json"

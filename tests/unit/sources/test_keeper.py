@@ -204,3 +204,17 @@ async def test_names_end_with_the_list_that_has_them(kept: Kept) -> None:
     kept.configure(f"pools: {{p: {{endpoints: ['{A}']}}}}")
     assert not kept.keeper.names_degraded
     assert kept.keeper._names._tasks == {}
+
+
+async def test_a_configuration_that_fails_half_way_keeps_envoy_from_no_later_change(kept: Kept) -> None:
+    """Whoever hears of a change may fail; the file is written with the next one all the same."""
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    hears, kept.keeper._on_change = kept.keeper._on_change, broken
+    with pytest.raises(ZeroDivisionError):
+        kept.configure(f"pools: {{p: {{endpoints: ['{A}']}}}}")
+    kept.keeper._on_change = hears
+    kept.keeper.write_eds()
+    assert set(kept.hosts()) == {A}

@@ -11,7 +11,7 @@ from ext_proc.config import parse
 from ext_proc.core.kv_state import Disbelief
 from ext_proc.core.pool import EndpointSpec
 from ext_proc.sources import kv_events, kv_reader, kv_sockets
-from ext_proc.sources.kv_events import NO_EVENTS
+from ext_proc.sources.kv_events import NO_EVENTS, NOT_CONNECTED
 from tests.unit.sources.hearing import SIZE, Listening, joined, listening, removed, running, stored
 from tests.unit.sources.publishing import Publisher, neighbours
 from tests.waiting import until
@@ -124,6 +124,33 @@ async def test_an_engine_that_is_at_work_and_silent_is_reported(monkeypatch: pyt
         assert (heard.listener.is_degraded, heard.endpoint.slot in heard.index) == (True, False)
         await joined(publisher, heard)
         await until(lambda: heard.problems == [NO_EVENTS, ""])
+
+
+@pytest.mark.parametrize("replay", [True, False], ids=["can be asked", "cannot be asked"])
+async def test_an_engine_that_was_heard_and_is_cut_off_is_not_believed(
+    monkeypatch: pytest.MonkeyPatch, *, replay: bool
+) -> None:
+    """Its cache changes and nobody tells; once there is a connection again, what can be asked for is believed again."""
+    monkeypatch.setattr(kv_events, "CUT_S", 0.1)
+    async with Publisher() as publisher, listening(publisher, replay=replay) as heard:
+        await joined(publisher, heard)
+        assert heard.held(0) == SIZE
+        await publisher.interrupted(stay_away=True)
+        await until(lambda: heard.problems == [NOT_CONNECTED])
+        assert (heard.listener.is_degraded, heard.held(0)) == (True, None)
+        await until(lambda: [state.disbelief for state in heard.states()] == [Disbelief.NOT_CONNECTED])
+        await publisher.come_back()
+
+        async def is_believed() -> bool:
+            if replay:
+                return heard.held(0) == SIZE
+            await publisher.publish(stored(1))
+            return heard.held(1) == SIZE
+
+        await until(is_believed)
+        await until(lambda: heard.problems == [NOT_CONNECTED, ""])
+        assert [state.disbelief for state in heard.states()] == [None]
+        assert not heard.listener.is_degraded
 
 
 async def test_how_listening_goes_is_told_of_each_publisher() -> None:

@@ -20,6 +20,7 @@ from ext_proc.config import parse
 from ext_proc.core.health_states import HealthState, Verdict
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import EndpointSpec, Registry
+from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe import Prober, _Watch
 from ext_proc.sources.probe_ask import Finding, LocalError, failure, is_local
 from tests.unit.sources.serving import cut, drip, hang, only_at, page, redirecting, serving
@@ -42,12 +43,14 @@ class Probing:
         self.found: Counter[str] = Counter()
         self.verdicts: list[Verdict | None] = []
         self.state = HealthState.READY
+        self.keys = ApiKeys()
         self.prober = Prober(
             config(probes),
             registry=self.registry,
             state=lambda _: self.state,
             engine=lambda _: engine,
             listener=self,
+            keys=self.keys,
             rng=random.Random(7),
         )
 
@@ -221,6 +224,21 @@ async def test_one_token_is_generated_where_that_is_asked_for() -> None:
             await until(lambda: made.found["generation_http_500"] >= 1)
         assert set(made.verdicts) == {Verdict.FAILED}
         assert asked[0] == {"model": "a", "prompt": "1", "max_tokens": 1}
+
+
+async def test_engines_that_want_a_key_get_it_with_each_probe() -> None:
+    """Otherwise 401 would be the answer to a generation, which says nothing, and a hanging engine would stay."""
+    keys: list[tuple[str, str | None]] = []
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        keys.append((request.path, request.headers.get("Authorization")))
+        return web.Response()
+
+    async with serving() as engine:
+        engine.answer = answer
+        async with probing(engine.address, probes=", generate: true") as made:
+            made.keys.use({"p": {"Authorization": "Bearer open"}})
+            await until(lambda: ("/v1/completions", "Bearer open") in keys and ("/health", "Bearer open") in keys)
 
 
 async def test_the_registry_is_followed() -> None:

@@ -47,6 +47,10 @@ class Notes(NoObserver):
         """Note it."""
         self.heard.append(("refused", refusal.reason))
 
+    def waited(self, pool: str, result: str, seconds: float) -> None:
+        """Note it."""
+        self.heard.append(("waited", (pool, result)))
+
     def passed(self, reason: str) -> None:
         """Note it."""
         self.heard.append(("passed", reason))

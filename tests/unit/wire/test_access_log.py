@@ -110,6 +110,7 @@ BEGUN = {key: ANSWERED[key] for key in ("time_to_first_upstream_tx_byte", "time_
         ({**ANSWERED, "code": 429}, Ending.OVERLOADED),
         ({**ANSWERED, "code": 307}, Ending.OK),
         ({**ANSWERED, "usage": {"words": "failed=1"}}, Ending.STREAM_ERROR),
+        ({**ANSWERED, "usage": {"words": "prompt=3 cut=1"}}, Ending.CUT),
         ({"code": 503, **flags(upstream_connection_failure=True)}, Ending.CONNECT_FAILURE),
         ({"code": 503, **flags(upstream_connection_termination=True)}, Ending.RESET),
         ({**BEGUN, **flags(upstream_protocol_error=True)}, Ending.CUT),
@@ -286,6 +287,35 @@ def test_a_failed_attempt_counts_before_its_request_ends(log: Log) -> None:
     assert len(log.picking.notes.all("health_changed")) == changes
     assert core.health.state(second.slot) == "ready"
     assert log.results == ["attempt", "settled"]
+
+
+def test_a_running_request_counts_where_envoy_says_that_it_runs(log: Log) -> None:
+    """A report on a running request names the endpoint of its present attempt."""
+    first, second = log.decision.endpoints[:2]
+    load = log.picking.core.ledger.load
+    log.take(entry(log.decision.id, kind=AccessLogType.DownstreamPeriodic, **at(second.address)))
+    assert log.results == ["renewed"]
+    assert (load(first.slot).in_flight, load(second.slot).in_flight) == (0, 1)
+
+
+@pytest.mark.parametrize("identity", ["", "other-1"], ids=["placed by Envoy", "of another kvpicker"])
+def test_a_drain_waits_for_what_others_placed(log: Log, identity: str) -> None:
+    """As far as it is reported as running: until its end, or until nothing is heard of it any more."""
+    core, other = log.picking.core, log.decision.endpoints[1]
+    running = {"kind": AccessLogType.DownstreamPeriodic, **at(other.address), "request_id": "req-2"}
+    for end in ("entry", "silence"):
+        log.take(entry(identity, **running))
+        mark = core.lifecycle.drain(other, log.picking.now, 600.0)
+        assert not core.lifecycle.advance(log.picking.now)
+        assert mark.running == 1
+        if end == "entry":
+            log.take(entry(identity, **ANSWERED, request_id="req-2"))
+        else:
+            log.picking.now += 46.0
+            core.feedback.expire(log.picking.now)
+        assert core.lifecycle.advance(log.picking.now) == [mark]
+        core.lifecycle.undrain(other)
+    assert core.ledger.load(other.slot).in_flight == 0
 
 
 def test_attempts_of_strangers_are_bounded(log: Log) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from ext_proc.core.exchange import State
 from ext_proc.core.exchange_messages import BodyMode
+from ext_proc.core.health_states import HealthPolicy, Verdict
 from ext_proc.core.model import Ending, Outcome
 from ext_proc.core.names import DROPPED_HEADER
 from ext_proc.core.pool import EndpointSpec
@@ -241,3 +242,57 @@ async def test_the_first_endpoint_of_a_pool_is_waited_for() -> None:
     picking.core.admission.dispatch(picking.now)
     assert parsed(await second(reply)).HasField("dynamic_metadata")
     await until(lambda: len(picking.core.admission) == 0)
+
+
+async def test_all_who_come_while_the_first_endpoint_loads_are_as_patient() -> None:
+    """The second is not tried, since the first waits before it, and is to wait for the endpoint all the same."""
+    picking = Picking(CONFIG.replace("wait_s: 5", "wait_s: 5, scale_from_zero_s: 30"))
+    (endpoint,) = picking.core.registry.snapshot.endpoints
+    picking.core.lifecycle.set_ready(endpoint, ready=False)
+    replies = [opened(picking)[1] for _ in range(2)]
+    assert [parsed(reply).override_message_timeout.seconds for reply in replies] == [31, 31]
+
+
+async def test_who_waits_for_an_endpoint_that_is_drained_is_told_at_once() -> None:
+    """Nobody will serve it: 503, which other gateways may answer, and no place counts as given."""
+    picking = Picking(CONFIG)
+    opened(picking)
+    _, reply = opened(picking)
+    (endpoint,) = picking.core.registry.snapshot.endpoints
+    picking.core.lifecycle.drain(endpoint, picking.now, 60.0)
+    picking.core.admission.dispatch(picking.now)
+    assert parsed(await second(reply)).immediate_response.status.code == 503
+    assert picking.notes.all("waited") == [("main", "refused")]
+
+
+async def test_who_waits_for_a_first_endpoint_that_is_listed_before_it_listens_is_spared() -> None:
+    """Its first probe is refused: a request would be too. Once it answers, the request is there."""
+    picking = Picking(CONFIG.replace('["10.0.0.11:8000"]', "[]\n    endpoints_file: none.yaml").replace(
+        "wait_s: 5", "scale_from_zero_s: 30"
+    ))  # fmt: skip
+    core = picking.core
+    core.health.configure(HealthPolicy(), probing=True)
+    _, reply = opened(picking)
+    core.follow(core.registry.replace("main", [EndpointSpec(address="10.0.0.11:8000")], frozenset({"acme/chat-8b"})))
+    (endpoint,) = core.registry.snapshot.endpoints
+    for verdict, waiting in ((None, 1), (Verdict.FAILED, 1), (Verdict.GOOD, 1), (Verdict.GOOD, 0)):
+        if verdict is not None:
+            core.health.probed(endpoint, verdict, "found", picking.now)
+        core.admission.dispatch(picking.now)
+        assert len(core.admission) == waiting
+    assert parsed(await second(reply)).HasField("dynamic_metadata")
+
+
+async def test_the_model_of_the_gateway_is_in_the_body_after_a_wait_too() -> None:
+    """The body that is to go on is kept meanwhile, and counts against the bytes that may wait."""
+    picking = Picking(CONFIG + "gateway: {model_rewrite: true}\n")
+    other = CHAT.replace(b"acme/chat-8b", b"alias")
+    rewrite = ("x-gateway-model-name-rewrite", "acme/chat-8b")
+    opened(picking)
+    before = picking.core.admission.fills["main"].bytes
+    _, reply = opened(picking, rewrite, body=other)
+    assert picking.core.admission.fills["main"].bytes - before > len(CHAT)
+    answer = asyncio.create_task(second(reply))
+    await asyncio.sleep(0)
+    settle(picking)
+    assert parsed(await answer).request_body.response.body_mutation.body == CHAT

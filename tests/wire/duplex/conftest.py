@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 
 from ext_proc.app import Service
+from ext_proc.bootstrap.versions import gaps, without
 from ext_proc.config import load
 from ext_proc.core.model import Outcome
 from ext_proc.local.envoy import EnvoyProcess, find_envoy
+from tests.envoys.builds import found_version
 from tests.waiting import until
 from tests.wire.duplex.raw import Ask, HttpMessage, Mirror, ask, mirrors
 from tests.wire.stack import MODEL
@@ -114,7 +116,8 @@ pools: {{main: {{endpoints: {json.dumps(addresses)}, models: [{MODEL}], strategy
         service = await exits.enter_async_context(Service(load(config), config, output))
         # A path in a temporary folder of a test is too long for a socket.
         short = exits.enter_context(tempfile.TemporaryDirectory(prefix="kvp-"))
-        text = json.dumps(flavour(service.grpc_addresses[0], addresses, **(modes or {})))
+        rendered = flavour(service.grpc_addresses[0], addresses, **(modes or {}))
+        text = json.dumps(without(rendered, gaps(found_version()))[0])
         envoy = EnvoyProcess(text.replace("@PIPE@", f"{short}/h2"), find_envoy(), concurrency=1)
         stack = DuplexStack(engines, service, await exits.enter_async_context(envoy), output)
         stack.ports = {name: await envoy.port(name) for name in ("main", "front")}

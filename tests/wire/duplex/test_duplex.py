@@ -12,6 +12,7 @@ import pytest
 from ext_proc.core.model import Ending, Usage
 from ext_proc.core.names import DESTINATION
 from ext_proc.ops import families
+from tests.envoys.builds import found_version
 from tests.waiting import until
 from tests.wire.duplex.conftest import running
 from tests.wire.duplex.gateways import FULL, ai_gateway, istio, logged
@@ -56,6 +57,8 @@ async def test_outcomes_are_known_without_an_access_log(tmp_path: Path, chat: by
 
 async def test_an_engine_that_is_not_there_is_blamed(tmp_path: Path, chat: bytes) -> None:
     """Envoy's own 503 is told from an engine's, though no access log says so."""
+    if found_version() == "1.36":
+        pytest.skip("Envoy 1.36 does not show its own answers in full duplex; an access log tells of them")
     async with mirrors(1) as gone:
         address = gone[0].address
 

@@ -1,0 +1,28 @@
+"""Puts another model into a JSON body; every other byte stays as it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ext_proc.core.prompts.repair import skip_blanks, top_level_span
+
+_MODEL = b"model"
+
+
+def with_model(body: bytes, model: str) -> bytes | None:
+    """Return a body that names another model, or the model that it lacks.
+
+    None if that cannot be done: the body is no JSON object in UTF-8, or its model is no text.
+    """
+    inside = skip_blanks(body)
+    if inside[:1] != b"{":
+        return None
+    name = msgspec.json.encode(model)
+    span = top_level_span(body, _MODEL)
+    if span is None:
+        rest = inside[1:]
+        comma = b"" if skip_blanks(rest)[:1] == b"}" else b","
+        return b"".join((body[: len(body) - len(rest)], b'"model":', name, comma, rest))
+    if span.start == span.stop:
+        return None
+    return b"".join((body[: span.start], name, body[span.stop :]))

@@ -1,0 +1,43 @@
+"""Understands the request of an exchange: by its headers, by its body, and by what the gateway wishes beside."""
+
+from __future__ import annotations
+
+from ext_proc.core.exchange_messages import Message, RequestHeaders
+from ext_proc.core.model import InferenceRequest
+from ext_proc.core.observer import Observer
+from ext_proc.core.prompts import Route, parse, parse_head
+from ext_proc.core.wishes import UnwritableBodyError, Wishes
+
+
+def by_headers(route: Route, head: RequestHeaders) -> InferenceRequest:
+    """Understand a request whose body is not seen, or that has none."""
+    request = parse_head(route, head.head)
+    return request if head.wishes is None else head.wishes.applied(request)
+
+
+def by_body(
+    route: Route, head: RequestHeaders, event: Message, inspect_bytes: int, observer: Observer
+) -> tuple[InferenceRequest, bytes | None]:
+    """Understand a request by its body, or what is seen of it.
+
+    Returns:
+        The request, and the body that is to go on in its place; None for its own, as nearly always.
+    """
+    request = parse(route, head.head, event.body, complete=event.end_of_stream, inspect_bytes=inspect_bytes)
+    if head.wishes is None:
+        return request, None
+    return head.wishes.applied(request), _rewritten(head.wishes, head, request.model, event, observer)
+
+
+def _rewritten(
+    wishes: Wishes, head: RequestHeaders, model: str | None, event: Message, observer: Observer
+) -> bytes | None:
+    """Put the model that is wished for into the body; of one that is cut off only where we ourselves send its rest."""
+    try:
+        made = wishes.rewritten(model, head.head.content_encoding, event.body)
+        if made is None or event.end_of_stream or head.anywhere:
+            return made
+    except UnwritableBodyError:
+        pass
+    observer.failed("model_not_rewritten")
+    return None

@@ -1,0 +1,1 @@
+"""Does what the image's build does, without a container engine."""
