@@ -273,12 +273,11 @@ def test_a_crash_of_any_process_ends_it(tmp_path: Path, command: str, name: str)
 
 @pytest.mark.parametrize("step", ["starting three", "starting kvpicker", "starting Envoy", RUNNING])
 def test_an_interrupt_while_starting_works_at_once(tmp_path: Path, step: str) -> None:
-    """Whatever it is doing, Ctrl-C ends it within 3 s and leaves nothing behind."""
+    """Whatever it is doing, Ctrl-C ends it, before it comes to anything else, and leaves nothing behind."""
     with start(tmp_path, "--port", "0") as up:
         up.read_until(step)
-        begun = time.monotonic()
         assert up.end(signal.SIGINT) == 130
-        assert time.monotonic() - begun < 3
+    assert RUNNING not in up.output.partition(step)[2]
     assert up.traces() == []
 
 
