@@ -58,10 +58,9 @@ class DuplexSession:
             return self._resume(first)
         if not isinstance(first, Pass | Continue):
             return self._stand_alone(first)
-        if isinstance(first, Pass) and len(actions) == 1:
-            return Reply(encode_piece(first), joined=self._exchange.response is not Side.OPEN)
         messages = [self._encode(action) for action in actions]
-        return Reply(messages[0], more=tuple(messages[1:]))
+        # Once Envoy shows an answer, the pick has reached it for certain.
+        return Reply(messages[0], more=tuple(messages[1:]), joined=self._exchange.response is not Side.OPEN)
 
     def _stand_alone(self, action: WaitForTurn | Refuse | Abort) -> Reply:
         if isinstance(action, WaitForTurn):

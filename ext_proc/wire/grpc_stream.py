@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -21,7 +21,6 @@ Event: TypeAlias = Any
 
 _NO_FLAGS: Final = 0
 _NOTHING: Final = Reply()
-_NO_MORE: Final[Iterator[bytes]] = iter(())
 
 
 class Stream:
@@ -62,7 +61,7 @@ class Stream:
         self._then: Callable[[], Awaitable[Reply]] | None = None
         self._overhearing = False
         self._kept: bytes | None = None
-        self._more: Iterator[bytes] = _NO_MORE
+        self._more: Sequence[bytes] = ()
         self._timer: asyncio.TimerHandle | None = None
         call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
         try:
@@ -150,7 +149,7 @@ class Stream:
             # Not together with the next read: that may end with the stream, and hide that this was written.
             self._delivered = False
             self._optional = reply.optional
-            self._more = iter(reply.more)
+            self._more = reply.more
             self._start(operations, self._written)
         else:
             self._delivered = reply.joined
@@ -217,14 +216,22 @@ class Stream:
         if not event.success:
             self._close()
             return
-        message = next(self._more, None)
-        if message is not None:  # one at a time is what the library takes
-            self._start((cygrpc.SendMessageOperation(message, _NO_FLAGS),), self._written)
+        self._delivered = True  # what follows the first message is no news, but parts of a body
+        if self._more:  # one at a time is what the library takes
+            self._send_more()
             return
-        self._delivered = True
         self._read()
         if self._optional and self._call is not None:
             self._waiting.add(self)
+
+    def _send_more(self) -> None:
+        """Send the next message of an answer, the last one together with the read behind it."""
+        message, self._more = self._more[0], self._more[1:]
+        send = cygrpc.SendMessageOperation(message, _NO_FLAGS)
+        if self._more or self._overhearing or self._kept is not None:
+            self._start((send,), self._written)
+        else:
+            self._start((send, cygrpc.ReceiveMessageOperation(_NO_FLAGS)), self._received)
 
     def end(self) -> None:
         """End in good order, though the peer may have more to say."""
