@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ext_proc.bootstrap.command import add_arguments, run
+from ext_proc.bootstrap.command import add_arguments, deliver, run
 from ext_proc.bootstrap.options import EnvoyOptions
 
 if TYPE_CHECKING:
     from ext_proc.bootstrap.document import render, to_yaml
 
-__all__ = ["EnvoyOptions", "add_arguments", "render", "run", "to_yaml"]
+__all__ = ["EnvoyOptions", "add_arguments", "deliver", "render", "run", "to_yaml"]
 
 
 def __getattr__(name: str) -> object:

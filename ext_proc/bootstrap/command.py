@@ -116,14 +116,19 @@ def run(arguments: argparse.Namespace) -> int:
     text = to_yaml(options, command=_command(options))
     if arguments.check:
         check(options, find_envoy(arguments.envoy))
-    if arguments.output:
-        try:
-            arguments.output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{arguments.output} cannot be written: {error.strerror}", path="--output") from None
-    else:
-        sys.stdout.write(text)
+    deliver(text, arguments.output)
     return 0
+
+
+def deliver(text: str, output: Path | None) -> None:
+    """Write what was rendered to a file, or to stdout if none is named; raises ConfigError if that cannot be done."""
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        output.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ConfigError(f"{output} cannot be written: {error.strerror}", path="--output") from None
 
 
 def check(options: EnvoyOptions, binary: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 from typing import Final
 
 from ext_proc import bootstrap
@@ -85,13 +84,7 @@ def run(arguments: argparse.Namespace) -> int:
     _refuse(given - _USED[profile] - _GENERAL, profile)
     options = _options(arguments)
     text = to_yaml(profile, options, command=_command(profile, options))
-    if arguments.output:
-        try:
-            arguments.output.write_text(text, encoding="utf-8")
-        except OSError as error:
-            raise ConfigError(f"{arguments.output} cannot be written: {error.strerror}", path="--output") from None
-    else:
-        sys.stdout.write(text)
+    bootstrap.deliver(text, arguments.output)
     return 0
 
 
