@@ -63,6 +63,9 @@ class Admission:
         observer: hears how long requests waited and what for.
         generator: spreads what Retry-After says.
         is_proven: tells whether the endpoint in a slot has shown that it can serve.
+
+    Attributes:
+        on_wait: called when a request begins to wait and none did before.
     """
 
     def __init__(
@@ -75,6 +78,7 @@ class Admission:
         generator: Generator,
         is_proven: Callable[[int], bool] = lambda _slot: True,
     ) -> None:
+        self.on_wait: Callable[[], None] = lambda: None
         self._is_proven = is_proven
         self._registry = registry
         self._ledger = ledger
@@ -155,6 +159,8 @@ class Admission:
         turn.deadline = now + wait
         room.enter(turn, tuple(endpoint.generation for endpoint in wanted))
         self._waiting += 1
+        if self._waiting == 1:
+            self.on_wait()
         return None
 
     def leave(self, turn: Turn, now: float) -> None:

@@ -11,7 +11,8 @@ from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import GENERATING, Endpoint, InferenceRequest
 from ext_proc.core.picker import NEARLY_FREE
-from ext_proc.core.pool import Registry, Snapshot
+from ext_proc.core.pool import Registry
+from ext_proc.core.snapshot import Snapshot
 
 
 class CapacityGate:

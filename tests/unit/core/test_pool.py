@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ext_proc.core.pool import Change, EndpointSpec, Registry, Snapshot
+from ext_proc.core.pool import Change, EndpointSpec, Registry
+from ext_proc.core.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ext_proc.core.model import Endpoint
