@@ -30,9 +30,8 @@ from ext_proc.core.expectations import Expectations
 from ext_proc.core.filters import meant
 from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
-from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.model import NEARLY_FREE, Endpoint, InferenceRequest
 from ext_proc.core.observer import Observer
-from ext_proc.core.picker import NEARLY_FREE
 from ext_proc.core.pool import Registry
 from ext_proc.core.promises import Promise, expected_rate, predicted_wait, retry_after
 from ext_proc.core.turn import Turn
