@@ -12,6 +12,7 @@ import msgspec
 
 from ext_proc.core.errors import KvpickerError
 from ext_proc.sources.api_keys import NO_HEADERS, ApiKeys
+from ext_proc.sources.bounded import read_bounded
 from ext_proc.sources.watches import Watches
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ async def fetch_listing(
         ) as response:
             if response.status != HTTPStatus.OK:
                 raise ListingError(f"http_{response.status}")
-            return read_listing(await _read_bounded(response))
+            return read_listing(await read_bounded(response, MAX_BYTES, ListingError("too_large")))
     except TimeoutError as error:
         raise ListingError("timeout") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -209,12 +210,3 @@ def _entry(entry: Any) -> tuple[str, str, bool]:
         return "", "", False
     root = entry.get("root")
     return name, root if isinstance(root, str) and root else name, bool(entry.get("parent"))
-
-
-async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > MAX_BYTES:
-            raise ListingError("too_large")
-    return bytes(body)
