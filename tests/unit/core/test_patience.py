@@ -24,7 +24,7 @@ def test_patience_is_relative(usual: float, waited: float, expected: bool) -> No
 
 
 def test_e15_an_engine_that_only_answers_probes_is_ejected() -> None:
-    """Its requests end with clients that leave after thirty seconds; two of those are enough."""
+    """Its requests end with clients that leave after thirty seconds; two of those are enough (E15)."""
     fleet = Fleet(2)
     dead, alive = fleet.endpoints
     for _ in range(2):
