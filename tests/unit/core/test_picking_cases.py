@@ -21,7 +21,7 @@ def test_f01_a_burst_is_spread_because_picks_are_counted_at_once() -> None:
 def test_f02_a_hot_prefix_spreads_over_the_fleet(kv_tokens: int | None) -> None:
     """One popular system prompt at 60 requests/s does not overload its first holder and becomes known on the others.
 
-    In shares (F02); what it costs in waiting, tests/unit/replay/test_hot_prefix.py measures.
+    In shares (F02); what it costs in waiting, tests/unit/sim/fleet/test_hot_prefix.py measures.
     """
     fleet = Fleet(3, kv_tokens=kv_tokens)
     fleet.settle(fleet.pick(request(SYSTEM), subset={"10.0.0.11:8000"}))
