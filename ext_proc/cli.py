@@ -21,9 +21,9 @@ INTERRUPTED = 130
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend, 130 for Ctrl-C."""
-    # Its C library reads this when it is loaded. By default it writes a line to standard error, past every limit, for
-    # each stranger who speaks no TLS.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    # gRPC's C library reads this when it is loaded. By default it writes to standard error, past every limit, a line
+    # for each stranger who speaks no TLS or names another server.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         parsed = parser().parse_args(arguments)
         status: int = parsed.run(parsed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 import subprocess
 import sys
 from pathlib import Path
@@ -38,6 +39,8 @@ def test_bytes_of_strangers_fill_no_log(tmp_path: Path) -> None:
             for address in (told["grpc"][0], told["admin"]):
                 for junk in JUNK * 3:
                     _send(address, junk)
+            for _ in range(3):
+                _greet(told["grpc"][0])
             process.terminate()
             output, errors = process.communicate(timeout=20)
         finally:
@@ -47,6 +50,17 @@ def test_bytes_of_strangers_fill_no_log(tmp_path: Path) -> None:
     lines = [line for line in map(json.loads, output.splitlines()) if line["event"] == "library_complained"]
     assert 0 < len(lines) <= 9
     assert all(line["error"] in {"BadHttpMessage", "InvalidURLError"} for line in lines)
+
+
+def _greet(address: str) -> None:
+    """Shake hands by another name than the certificate's."""
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.set_alpn_protocols(["h2"])
+    with socket.create_connection((host, int(port))) as plain, context.wrap_socket(plain, server_hostname="x.example"):
+        pass
 
 
 def _send(address: str, junk: bytes) -> None:
