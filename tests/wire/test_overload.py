@@ -196,7 +196,10 @@ async def test_without_waiting_an_empty_pool_is_503_at_once(tmp_path: Path, path
 
 
 async def test_an_empty_pool_is_503_when_the_wait_is_over(tmp_path: Path) -> None:
-    """Then and not before, or never if the client has gone; the case's 3 s +- 0.5 s are 1 s + 0.5 s (E12)."""
+    """Then and not before, or never if the client has gone (E12).
+
+    The case's 3 s +- 0.5 s are 1 s to 2 s.
+    """
     async with capped(tmp_path, queue="{scale_from_zero_s: 1, max_requests: 2}") as stack:
         stack.list_engines([])
         await until(lambda: not stack.service._core.registry.snapshot.endpoints)
@@ -208,5 +211,5 @@ async def test_an_empty_pool_is_503_when_the_wait_is_over(tmp_path: Path) -> Non
         await waiting(stack, 1)
         status, headers, _ = await patient
         assert (status, headers["retry-after"]) == (503, "1")
-        assert 1.0 <= time.monotonic() - began <= 1.5
+        assert 1.0 <= time.monotonic() - began <= 2.0
         assert stack.service._core.admission.fills["main"].bytes == 0
