@@ -55,21 +55,24 @@ class LineWriter:
         self._stream = stream
 
     def info(self, line: bytes) -> None:
-        """Write a line that may wait for company."""
-        try:
-            self._stream.write(line + b"\n")
-            self.failing = False
-            self.waits.set()
-        except (OSError, ValueError):
-            self.lost += 1
-            self.failing = True
+        """Write a line that may wait for company; for the thread of the event loop, as the others need not be."""
+        self._write(line)
+        self.waits.set()
 
     debug = info
 
     def error(self, line: bytes) -> None:
         """Write a line that somebody should see soon."""
-        self.info(line)
+        self._write(line)
         self.flush()
+
+    def _write(self, line: bytes) -> None:
+        try:
+            self._stream.write(line + b"\n")
+            self.failing = False
+        except (OSError, ValueError):
+            self.lost += 1
+            self.failing = True
 
     def flush(self) -> None:
         """Pass on what is waiting."""
