@@ -27,7 +27,7 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
-from ext_proc.background import repeat, run_beside
+from ext_proc.background import follow_up, repeat, run_beside
 from ext_proc.collecting import Collecting
 from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
@@ -244,7 +244,7 @@ class Service:
             self._securing.run,
             lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, (*chores, self.log.report)),
             lambda: admitting.look(self._core.admission, time.monotonic, failed),
-            lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
+            lambda: follow_up(self._output.waits, FLUSH_INTERVAL_S, failed, "log", self._output.flush),
         )
         if self._path is not None:
             watcher = FileWatcher(self._path, self._read, self._reload, self._reload_failed)

@@ -30,9 +30,8 @@ from ext_proc.core.expectations import Expectations
 from ext_proc.core.filters import meant
 from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
-from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.model import NEARLY_FREE, Endpoint, InferenceRequest
 from ext_proc.core.observer import Observer
-from ext_proc.core.picker import NEARLY_FREE
 from ext_proc.core.pool import Registry
 from ext_proc.core.promises import Promise, expected_rate, predicted_wait, retry_after
 from ext_proc.core.turn import Turn
@@ -63,6 +62,9 @@ class Admission:
         observer: hears how long requests waited and what for.
         generator: spreads what Retry-After says.
         is_proven: tells whether the endpoint in a slot has shown that it can serve.
+
+    Attributes:
+        on_wait: called when a request begins to wait and none did before.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Admission:
         generator: Generator,
         is_proven: Callable[[int], bool] = lambda _slot: True,
     ) -> None:
+        self.on_wait: Callable[[], None] = lambda: None
         self._is_proven = is_proven
         self._registry = registry
         self._ledger = ledger
@@ -155,6 +158,8 @@ class Admission:
         turn.deadline = now + wait
         room.enter(turn, tuple(endpoint.generation for endpoint in wanted))
         self._waiting += 1
+        if self._waiting == 1:
+            self.on_wait()
         return None
 
     def leave(self, turn: Turn, now: float) -> None:

@@ -9,7 +9,7 @@ from ext_proc.core.candidates import Candidates
 from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, Saturated, SubsetEmpty
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation
-from ext_proc.core.pool import Snapshot
+from ext_proc.core.snapshot import Snapshot
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""

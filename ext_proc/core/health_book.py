@@ -117,7 +117,7 @@ class HealthBook:
         is_alone = evidence.silent_since is not None and not self._are_most_silent(record)
         lifeless = evidence.lifeless(now, policy.silence if is_alone else 0.0)
         if lifeless >= policy.failed_probes and evidence.proven and not record.throttled:
-            found = f"{evidence.failed_probes} probes failed{', its metrics cannot be read' if is_alone else ''}"
+            found = f"{evidence.told}{', its metrics cannot be read' if is_alone else ''}"
             self.eject(record, "probe" if evidence.failed_probes else "silent", found, now)
             return
         against = record.against(now, policy, lifeless, silent=is_alone)

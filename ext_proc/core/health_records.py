@@ -77,7 +77,7 @@ class HealthRecord(msgspec.Struct, eq=False):
         if silent and evidence.silent_since is not None and now - evidence.silent_since >= policy.silence / 2:
             return "its metrics cannot be read, those of others can"
         if lifeless >= policy.failed_probes:
-            return f"{evidence.failed_probes} probes failed"
+            return evidence.told
         slow = 1.0 + (policy.slow - 1.0) * eased
         return f"{evidence.slowness:.1f} times slower than its peers" if evidence.slowness >= slow else ""
 

@@ -14,11 +14,12 @@ import aiohttp
 from ext_proc.config import Config, ProbesConfig
 from ext_proc.core.health_states import SERVING, HealthState, Verdict
 from ext_proc.core.model import Endpoint
-from ext_proc.core.pool import Registry, Snapshot
+from ext_proc.core.pool import Registry
+from ext_proc.core.snapshot import Snapshot
 from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe_ask import Finding, ask_generation, ask_health, open_session
 from ext_proc.sources.probe_rules import path_of
-from ext_proc.sources.watches import keep_watching
+from ext_proc.sources.watches import Watches
 
 LEAST_PAUSE_S = 0.25
 """Time between two probes of an engine, however much there is against it."""
@@ -57,28 +58,26 @@ class Prober:
         keys: ApiKeys | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self._registry = registry
         self._state = state
         self._engine = engine
         self._listener = listener
         self._keys = keys or ApiKeys()
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
         self._turns = asyncio.Semaphore(CONCURRENCY)
-        self._seen: Snapshot | None = None
-        self._watches: dict[int, _Watch] = {}
+        self._watches: Watches[Endpoint, _Watch] = Watches(registry, self._wanted, _Watch.goes_on)
         self._able_at = time.monotonic()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Go by another configuration from the next probe on."""
         self._settings: ProbesConfig = config.health.probes
-        self._seen = None
+        self._watches.reconsider()
         for watch in self._watches.values():
             watch.wake.set()
 
     def hurry(self, endpoint: Endpoint) -> None:
         """Probe an endpoint now rather than at its next turn."""
-        watch = self._watches.get(endpoint.generation)
+        watch = self._watches.of(endpoint)
         if watch is not None:
             watch.wake.set()
 
@@ -90,30 +89,18 @@ class Prober:
 
     async def run(self) -> None:
         """Follow the registry until cancelled; no engine and no listener can end this."""
-        try:
-            await keep_watching(open_session(), self._follow_registry, self._watches)
-        finally:
-            self._seen = None
+        async with open_session() as session:
+            await self._watches.run(lambda endpoint: self._begin(session, endpoint))
 
-    def _follow_registry(self, session: aiohttp.ClientSession) -> None:
-        snapshot = self._registry.snapshot
-        if snapshot is self._seen:
-            return
-        self._seen = snapshot
+    def _wanted(self, snapshot: Snapshot) -> dict[int, Endpoint]:
         if not self._watches:
             self._able_at = time.monotonic()
-        wanted = {endpoint.generation: endpoint for endpoint in snapshot.endpoints if self._settings.enabled}
-        for generation in self._watches.keys() - wanted.keys():
-            watch = self._watches.pop(generation)
-            if watch.task is not None:
-                watch.task.cancel()
-        for generation, endpoint in wanted.items():
-            known = self._watches.get(generation)
-            if known is not None:
-                known.endpoint = endpoint
-                continue
-            watch = self._watches[generation] = _Watch(endpoint)
-            watch.task = asyncio.create_task(self._keep_probing(session, watch))
+        return {endpoint.generation: endpoint for endpoint in snapshot.endpoints if self._settings.enabled}
+
+    def _begin(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> _Watch:
+        watch = _Watch(endpoint)
+        watch.tasks.append(asyncio.create_task(self._keep_probing(session, watch)))
+        return watch
 
     async def _keep_probing(self, session: aiohttp.ClientSession, watch: _Watch) -> None:
         while True:
@@ -158,6 +145,11 @@ class _Watch:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
         self.wake = asyncio.Event()
         self.verdict: Verdict | None = None
+
+    def goes_on(self, endpoint: Endpoint) -> bool:
+        """Go on with what is known of the endpoint now."""
+        self.endpoint = endpoint
+        return True

@@ -56,6 +56,34 @@ def test_the_fullest_pool_counts() -> None:
     assert admitting.ratios(fills) == {"queue_requests": 0.5, "queue_bytes": 0.5, "promises": 0.0}
 
 
+async def test_nobody_is_looked_after_while_nobody_waits() -> None:
+    """The first who waits has it begin, and it ends with the last."""
+    looks: list[float] = []
+
+    class Room:
+        waiting = 0
+        on_wait = staticmethod(lambda: None)
+
+        def __len__(self) -> int:
+            return self.waiting
+
+        def dispatch(self, now: float) -> None:
+            looks.append(now)
+            self.waiting -= 1
+
+    room = Room()
+    task = asyncio.create_task(admitting.look(room, time.monotonic, lambda _reason, _error: None))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    assert looks == []
+    room.waiting = 2
+    room.on_wait()
+    await until(lambda: room.waiting == 0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(looks) == 2
+    task.cancel()
+
+
 async def test_a_look_that_fails_is_not_the_last() -> None:
     """The fault is told, and those who wait are looked after again."""
     looks: list[float] = []

@@ -11,7 +11,8 @@ import pytest
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.health import HealthState
 from ext_proc.core.lifecycle import Stage
-from ext_proc.core.pool import EndpointSpec, Registry, Snapshot
+from ext_proc.core.pool import EndpointSpec, Registry
+from ext_proc.core.snapshot import Snapshot
 from ext_proc.sources.eds import EdsWriter, HostHealth, Offer, offered, render
 
 if TYPE_CHECKING:
