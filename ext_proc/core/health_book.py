@@ -47,6 +47,10 @@ class HealthBook:
     def remove(self, slot: int) -> None:
         """Forget a slot."""
         self.members.remove(slot)
+        self.forget(slot)
+
+    def forget(self, slot: int) -> None:
+        """Forget what is known of a slot, which stays."""
         self.records.pop(slot, None)
         if self.special.pop(slot, None) is not None:
             self.gate.forget()
