@@ -295,7 +295,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
-            panics=lambda: self._core.health.panics(self._core.absent),
+            panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),

@@ -6,7 +6,6 @@ import os
 import random
 import secrets
 from collections.abc import Callable
-from collections.abc import Set as AbstractSet
 from pathlib import Path
 
 import msgspec
@@ -70,11 +69,6 @@ class Core(msgspec.Struct, frozen=True):
     lifecycle: Lifecycle
     sleepers: Sleepers
 
-    @property
-    def absent(self) -> AbstractSet[int]:
-        """The slots that get no new request, whatever their health."""
-        return self.lifecycle.out | self.sleepers.slots
-
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
         self.lifecycle.follow(change)
@@ -126,6 +120,7 @@ def build_core(
     strangers = Strangers(config.leases.renewal_timeout_s)
     lifecycle = Lifecycle(ledger.load, strangers.at, sleepers)
     sleepers.barred = lambda: lifecycle.out
+    health.miss(lambda: lifecycle.out | sleepers.slots)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,

@@ -129,13 +129,13 @@ class HealthMonitor:
         """Return what people want to know of a slot."""
         return self._book.status(slot, now)
 
-    def panics(self, out: AbstractSet[int] = frozenset()) -> dict[str, bool]:
-        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them.
+    def miss(self, absent: Callable[[], AbstractSet[int]]) -> None:
+        """Have slots that get no new request anyway count neither for nor against the number that may be ejected."""
+        self._book.absent = absent
 
-        Args:
-            out: slots that are out of the question anyway.
-        """
-        return self._book.panics(out)
+    def panics(self) -> dict[str, bool]:
+        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them."""
+        return self._book.panics()
 
     def admit(
         self,

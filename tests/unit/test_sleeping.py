@@ -16,7 +16,7 @@ from ext_proc.core.errors import Asleep
 from ext_proc.core.health_states import HealthState
 from ext_proc.core.kv_events import Batch, BlocksStored
 from ext_proc.core.lifecycle import Stage
-from ext_proc.core.model import Decision, Endpoint
+from ext_proc.core.model import Decision, Ending, Endpoint
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import Rejection
 from ext_proc.core.pool import EndpointSpec
@@ -116,7 +116,8 @@ def test_e17_a_sleeper_gets_nothing_and_its_prefixes_are_gone() -> None:
         made = wired.pick()
         assert isinstance(made, Decision)
         assert made.chosen == other
-    assert wired.core.absent == {one.slot}
+    wired.core.health.note(other, Ending.CONNECT_FAILURE, wired.now)
+    assert wired.core.health.state(other.slot) is HealthState.DEGRADED, "the last one that is awake is not ejected"
 
 
 def test_a_paused_engine_keeps_its_prefixes_until_it_sleeps_deeper() -> None:
