@@ -46,6 +46,8 @@ class Mark(msgspec.Struct, eq=False):
         removed: True once the endpoint is not listed any more.
         not_before: when a drain that an earlier process began is over at the earliest, monotonic seconds: by then it is
             heard what that one had placed.
+        models: what the endpoint served when an earlier process was given the order, as long as it is not known
+            whether it still does.
     """
 
     endpoint: Endpoint
@@ -56,6 +58,7 @@ class Mark(msgspec.Struct, eq=False):
     left: int = 0
     removed: bool = False
     not_before: float = 0.0
+    models: frozenset[str] = frozenset()
 
     @property
     def running(self) -> int:
@@ -71,12 +74,14 @@ class Order(msgspec.Struct, frozen=True):
         pool: that it belongs to.
         stage: cordoned, draining or drained.
         deadline: when its drain is over at the latest, monotonic seconds; None while it is not draining.
+        models: that it served; empty where they were not known.
     """
 
     address: str
     pool: str
     stage: Stage
     deadline: float | None = None
+    models: frozenset[str] = frozenset()
 
 
 class Lifecycle:
@@ -207,7 +212,13 @@ class Lifecycle:
         self._kept_until, self._heard = until, heard
 
     def welcome(self, change: Change) -> None:
-        """Have the kept orders hold for endpoints that came, once there are loads for them."""
+        """Have the kept orders hold for endpoints that came, once there are loads for them.
+
+        An endpoint that serves none of the models that it served is another one, to which the order does not apply.
+        """
+        if self._marks:
+            for endpoint in change.updated:
+                self._recognize(endpoint)
         if not self._kept:
             return
         for endpoint in change.added:
@@ -215,6 +226,8 @@ class Lifecycle:
             if order is not None:
                 mark = self._marked(endpoint)
                 mark.stage, mark.deadline, mark.not_before = order.stage, order.deadline, self._heard
+                mark.models = order.models
+                self._recognize(endpoint)
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -222,8 +235,7 @@ class Lifecycle:
         if not self._marks and not self._kept:
             return ()
         marks = self._marks.values()
-        given = (Order(mark.endpoint.address, mark.endpoint.pool, mark.stage, mark.deadline) for mark in marks)
-        return (*self._kept.values(), *given)
+        return (*self._kept.values(), *map(_order, marks))
 
     def advance(self, now: float) -> list[Mark]:
         """End the drains that are over, and return them."""
@@ -237,6 +249,17 @@ class Lifecycle:
         for generation in [generation for generation, mark in self._gone.items() if not mark.running]:
             del self._gone[generation]
         return over
+
+    def _recognize(self, endpoint: Endpoint) -> None:
+        """Take the order on an endpoint back if it turns out to be another one than it was given for."""
+        mark = self._marks.get(endpoint.slot)
+        if mark is None:
+            return
+        mark.endpoint = endpoint
+        if mark.models and endpoint.models:
+            if mark.models.isdisjoint(endpoint.models):
+                self.undrain(endpoint)
+            mark.models = frozenset()
 
     def _made(self, endpoint: Endpoint, stage: Stage) -> Mark:
         return Mark(endpoint, self._load(endpoint.slot), partial(self._others, endpoint.address), stage)
@@ -259,6 +282,11 @@ class Lifecycle:
     def _begin(self, mark: Mark, now: float, seconds: float) -> None:
         if mark.stage is not Stage.DRAINED or mark.running:
             mark.stage, mark.deadline, mark.left = Stage.DRAINING, now + seconds, 0
+
+
+def _order(mark: Mark) -> Order:
+    endpoint = mark.endpoint
+    return Order(endpoint.address, endpoint.pool, mark.stage, mark.deadline, endpoint.models or mark.models)
 
 
 def _is_over(mark: Mark, now: float) -> bool:
