@@ -116,6 +116,8 @@ def test_e17_a_sleeper_gets_nothing_and_its_prefixes_are_gone() -> None:
         made = wired.pick()
         assert isinstance(made, Decision)
         assert made.chosen == other
+    wired.core.health.note(one, Ending.CONNECT_FAILURE, wired.now)
+    assert wired.core.health.state(one.slot) is HealthState.READY
     wired.core.health.note(other, Ending.CONNECT_FAILURE, wired.now)
     assert wired.core.health.state(other.slot) is HealthState.DEGRADED, "the last one that is awake is not ejected"
 

@@ -13,7 +13,7 @@ import pytest
 from ext_proc.sim.engine import SimEngine
 from tests.waiting import until
 from tests.wire.stack import Stack, running_stack
-from tests.wire.test_health import Traffic
+from tests.wire.test_health import Traffic, fault, mend
 
 pytestmark = pytest.mark.envoy
 
@@ -135,6 +135,35 @@ async def test_e17_going_to_sleep_amid_traffic_ejects_nobody(tmp_path: Path) -> 
             await asyncio.gather(task, return_exceptions=True)
         assert traffic.failures(0.0) == []
         assert stack.logged("health_changed") == []
+        assert await stack.violations() == {}
+
+
+async def test_e17_failures_of_a_sleeper_lead_to_its_sleep_at_once(tmp_path: Path) -> None:
+    """Where metrics are read seldom the first failed request has it asked; nothing is held against it when it wakes."""
+    options = patient(tmp_path, "    engine: vllm")
+    options["pool"] = options["pool"].replace("interval_s: 0.1, idle_interval_s: 0.1", "enabled: false")
+    async with running_stack(tmp_path, engines=2, **options) as stack:
+        one, other = stack.engines
+        traffic = Traffic(stack)
+        task = asyncio.create_task(traffic.run())
+        try:
+            await until(lambda: all(traffic.answered(engine, 0.0) for engine in stack.engines))
+            await fault(stack, one, kind="error_500")
+            await order(stack, one, "/sleep")
+            began = time.monotonic()
+            await asleep(stack, one)
+            assert time.monotonic() - began < 2.0
+            known = time.monotonic() + 0.2
+            await mend(stack, one)
+            await order(stack, one, "/wake_up")
+            await asleep(stack)
+            await until(lambda: traffic.answered(one, known) > 0 and traffic.answered(other, known) > 0)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        assert traffic.failures(known) == []
+        row = (await stages(stack))[one.address]
+        assert (row["state"], row["health"]["ejections"]) == ("ready", 0)
         assert await stack.violations() == {}
 
 
