@@ -153,6 +153,7 @@ def test_the_alarm_goes_by_those_that_an_operator_left_in(health: HealthMonitor)
         ((A, B), (C, D), ["ready", "ready", "ejected", "degraded"]),
         ((A, B, C), (D,), ["ready", "ready", "ready", "degraded"]),
         ((A, B), (A, B, C), ["ejected", "ejected", "ejected", "ready"]),
+        ((A, B), (C, A), ["ejected", "ready", "ejected", "ready"]),
     ],
 )
 def test_a_share_of_those_that_are_there_may_be_ejected(
