@@ -146,39 +146,6 @@ def test_the_alarm_goes_by_those_that_an_operator_left_in(health: HealthMonitor)
     assert health.panics() == {"p": False}
 
 
-@pytest.mark.parametrize(
-    ("absent", "failing", "expected"),
-    [
-        ((), (A, B, C), ["ejected", "ejected", "degraded", "ready"]),
-        ((A, B), (C, D), ["ready", "ready", "ejected", "degraded"]),
-        ((A, B, C), (D,), ["ready", "ready", "ready", "degraded"]),
-        ((A, B), (A, B, C), ["ejected", "ejected", "ejected", "ready"]),
-        ((A, B), (C, A), ["ejected", "ready", "ejected", "ready"]),
-    ],
-)
-def test_a_share_of_those_that_are_there_may_be_ejected(
-    health: HealthMonitor, absent: tuple[Endpoint, ...], failing: tuple[Endpoint, ...], expected: list[str]
-) -> None:
-    """Half of what a drain or a sleep left, not half of the pool and so all of it; who is absent takes no place."""
-    health.miss(lambda: {endpoint.slot for endpoint in absent})
-    for endpoint in failing:
-        eject(health, endpoint=endpoint)
-    assert [health.state(endpoint.slot) for endpoint in FLEET] == expected
-
-
-def test_engines_that_restart_say_nothing_of_the_others_metrics(health: HealthMonitor) -> None:
-    """Two of four are drained and away; that one of the other two cannot be read speaks against that one."""
-    health.miss(lambda: {A.slot, B.slot})
-    for endpoint in (A, B, C):
-        health.scraped(endpoint, 0.0, answered=False)
-    health.tick(6.0)
-    assert health.state(C.slot) is HealthState.READY, "one of two is half of them"
-    health.miss(lambda: {A.slot})
-    health.scraped(B, 6.0, answered=True)
-    health.tick(7.0)
-    assert health.state(C.slot) is HealthState.DEGRADED
-
-
 def test_a_throttled_endpoint_recovers(health: HealthMonitor) -> None:
     """Good answers give it its share back, and the alarm is off."""
     for endpoint in (A, B, C):
