@@ -27,6 +27,7 @@ def configure(config: Config, gate: CapacityGate, admission: Admission) -> None:
                 bytes=pool.queue.max_bytes,
                 wait=min(USUAL_WAIT_S, longest) if pool.queue.wait_s is None else pool.queue.wait_s,
                 from_zero=pool.queue.scale_from_zero_s,
+                wake=pool.queue.wake_s,
                 proof=pool.kubernetes is None,  # a cluster lists who is ready
                 models=frozenset(pool.models),
                 promises=pool.queue.max_promises,

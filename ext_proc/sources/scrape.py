@@ -51,6 +51,9 @@ class Listener(Protocol):
     def state_changed(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
         """Reading an endpoint's metrics has another problem than before, a metric label; empty if it has none."""
 
+    def sleep_told(self, endpoint: Endpoint, signals: EngineSignals) -> None:
+        """An engine told that it sleeps, or that it is awake."""
+
     def capacity_learnt(self, change: Change) -> None:
         """An engine told the size of its KV cache."""
 
@@ -181,6 +184,8 @@ class Scraper:
         if self._is_busy(endpoint.slot) or signals.running or signals.waiting:
             watch.busy_at = now
         interval = self._signals.note(endpoint.slot, signals)
+        if signals.asleep is not None:
+            self._listener.sleep_told(endpoint, signals)
         if signals.kv_tokens is not None:
             change = self._registry.learn_capacity(endpoint.address, endpoint.generation, signals.kv_tokens)
             if change is not None:

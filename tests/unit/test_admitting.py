@@ -42,10 +42,19 @@ def test_nobody_waits_longer_than_envoy_does(envoy: str, wait: float, extension:
 def test_limits_are_those_of_the_pool() -> None:
     """Each by its name, and a reload changes them."""
     core = build_core(config(), NoObserver())
-    queue = "{max_requests: 7, max_bytes: 70000, wait_s: 3, scale_from_zero_s: 40, max_promises: 9, max_tenants: 5}"
+    bounds = "max_requests: 7, max_bytes: 70000, max_promises: 9, max_tenants: 5"
+    queue = f"{{wait_s: 3, scale_from_zero_s: 40, wake_s: 8, {bounds}}}"
     admitting.configure(config(queue=queue), core.capacity, core.admission)
     assert core.admission.fills["p"].limits == Limits(
-        requests=7, bytes=70_000, wait=3.0, from_zero=40.0, proof=True, models=frozenset({"m"}), promises=9, tenants=5
+        requests=7,
+        bytes=70_000,
+        wait=3.0,
+        from_zero=40.0,
+        wake=8.0,
+        proof=True,
+        models=frozenset({"m"}),
+        promises=9,
+        tenants=5,
     )
 
 

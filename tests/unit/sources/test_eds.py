@@ -199,10 +199,10 @@ def test_another_state_is_written(tmp_path: Path) -> None:
 
 
 def test_an_operators_word_goes_before_health() -> None:
-    """Whoever is taken out is draining for Envoy, in whichever health; ready is healthy."""
+    """Whoever is taken out, or sleeps, is draining for Envoy, in whichever health; ready is healthy."""
     assert offered(HealthState.READY, Stage.ACTIVE).health is HostHealth.HEALTHY
     assert offered(HealthState.EJECTED, Stage.ACTIVE).health is HostHealth.UNHEALTHY
-    for stage in (Stage.CORDONED, Stage.DRAINING, Stage.DRAINED):
+    for stage in (Stage.CORDONED, Stage.DRAINING, Stage.DRAINED, Stage.ASLEEP):
         for state in HealthState:
             assert offered(state, stage).health is HostHealth.DRAINING
 

@@ -44,6 +44,8 @@ class Probing:
         self.verdicts: list[Verdict | None] = []
         self.state = HealthState.READY
         self.keys = ApiKeys()
+        self.believed: bool | None = False
+        self.asleep: list[bool | None] = []
         self.prober = Prober(
             config(probes),
             registry=self.registry,
@@ -51,6 +53,7 @@ class Probing:
             engine=lambda _: engine,
             listener=self,
             keys=self.keys,
+            believed=lambda _: self.believed,
             rng=random.Random(7),
         )
 
@@ -59,6 +62,7 @@ class Probing:
         if self.faulty:
             raise ZeroDivisionError
         self.found["local" if finding is None else finding.found] += 1
+        self.asleep.append(None if finding is None else finding.asleep)
         self.verdicts.append(None if finding is None else finding.verdict)
 
     def list(self, *addresses: str, **spec: Any) -> None:
