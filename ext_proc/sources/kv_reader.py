@@ -231,7 +231,10 @@ class KvReader:
         if len(written) != _NUMBER_BYTES:
             self._drop("number")
             return None
-        number = int.from_bytes(written, "big")
+        number = int.from_bytes(written, "big", signed=True)
+        if number < 0:  # the end mark, where no end can be, or nonsense that would make all that follows look old
+            self._drop("number")
+            return None
         try:
             return number, decode(payload)
         except UndecodableError as error:

@@ -153,6 +153,8 @@ def _values(samples: Series, term: Term) -> list[float]:
         chosen = {text: value for text, value in samples.items() if labels(text).get(name) == wanted}
     if any(b"_rank" in text for text in chosen):
         return _of_leaders(chosen)
+    if len(chosen) > 1:  # the same labels in another order are the same series
+        return list({frozenset(labels(text).items()): value for text, value in chosen.items()}.values())
     return list(chosen.values())
 
 

@@ -24,6 +24,9 @@ _REDIRECTS = frozenset(
     }
 )
 _GZIP_MAGIC = b"\x1f\x8b"
+_MOST_MEMBERS = 64
+"""Of a gzip page, which may be several files in a row; each of them costs a copy of the rest."""
+
 _ANY_HEADER = zlib.MAX_WBITS | 32
 """Tells zlib to accept a gzip and a zlib header."""
 
@@ -117,16 +120,22 @@ async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
 def _unpacked(page: bytes, encoding: str) -> bytes:
     if encoding.lower() in {"", "identity"} and not page.startswith(_GZIP_MAGIC):
         return page
-    unpacker = zlib.decompressobj(_ANY_HEADER)
-    try:
-        text = unpacker.decompress(page, MAX_BYTES)
-    except zlib.error as error:
-        raise ScrapeError("encoding") from error
-    if unpacker.unconsumed_tail:
-        raise ScrapeError("too_large")
-    if not unpacker.eof:
-        raise ScrapeError("cut")
-    return text
+    parts, left = list[bytes](), MAX_BYTES
+    for _ in range(_MOST_MEMBERS):
+        unpacker = zlib.decompressobj(_ANY_HEADER)
+        try:
+            parts.append(unpacker.decompress(page, left + 1))
+        except zlib.error as error:
+            raise ScrapeError("encoding") from error
+        left -= len(parts[-1])
+        if left < 0:
+            raise ScrapeError("too_large")
+        if not unpacker.eof:
+            raise ScrapeError("cut")
+        page = unpacker.unused_data
+        if not page.startswith(_GZIP_MAGIC):
+            return b"".join(parts)
+    raise ScrapeError("encoding")
 
 
 def _checked(page: bytes) -> bytes:

@@ -34,6 +34,21 @@ async def test_garbage_is_dropped_and_counted() -> None:
         assert heard.recoveries["lost"] <= 1  # what was published before we had connected
 
 
+async def test_d07_numbers_below_zero_are_no_numbers() -> None:
+    """A live message with the number of an end mark, or another negative one, does not end the belief in what is held."""
+    async with Publisher() as publisher, listening(publisher, replay=False) as heard:
+        await joined(publisher, heard)
+        await publisher.publish(stored(1))
+        for number in (-1, -2, -(2**63)):
+            written = number.to_bytes(8, "big", signed=True)
+            await publisher.send([b"t", written, publisher.kept[0]])
+            await publisher.send([b"t", written, b""])
+        await publisher.publish(stored(2))
+        await until(lambda: heard.held(2) == SIZE)
+        assert heard.held(1) == SIZE
+        assert (heard.results["number"], heard.recoveries["restart"]) == (6, 0)
+
+
 async def test_a_message_without_bounds_does_not_reach_memory() -> None:
     """Who sends more than any engine does is disconnected; the socket connects again, and the next good one counts."""
     async with Publisher() as publisher, listening(publisher) as heard:

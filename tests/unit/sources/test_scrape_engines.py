@@ -147,6 +147,16 @@ def test_c04_ranks_are_added_up_and_shares_averaged() -> None:
     assert found.kv_usage == pytest.approx(0.3)
 
 
+def test_c04_the_same_labels_in_another_order_are_the_same_rank() -> None:
+    """A rank that stands on the page twice counts once, by its later line."""
+    page = (
+        'vllm:num_requests_running{engine="0",model_name="m"} 4\n'
+        'vllm:num_requests_running{engine="1",model_name="m"} 2\n'
+        'vllm:num_requests_running{model_name="m", engine="0",} 5\n'
+    )
+    assert signals(page).running == 7.0
+
+
 def test_c06_a_page_without_the_families_says_nothing() -> None:
     """A fresh engine is unknown, not idle, and its page is no error."""
     reading = PageReader().read(case("C06")["E1"], 5.0)

@@ -30,11 +30,13 @@ async def fetch(engine: Engine, token: str | None = None) -> tuple[bytes, URL]:
         page(gzip.compress(PAGE), content_encoding="gzip"),
         page(gzip.compress(PAGE)),
         page(zlib.compress(PAGE), content_encoding="deflate"),
+        page(gzip.compress(PAGE[:9]) + gzip.compress(PAGE[9:]), content_encoding="gzip"),
+        page(gzip.compress(PAGE) + bytes(512), content_encoding="gzip"),
     ],
-    ids=["plain", "gzip", "gzip unsaid", "deflate"],
+    ids=["plain", "gzip", "gzip unsaid", "deflate", "two members", "padded"],
 )
 async def test_a_page_is_read_however_it_is_packed(answer: Answer) -> None:
-    """Compression that nobody asked for is undone."""
+    """Compression that nobody asked for is undone, and of several gzip members none is left out (C19)."""
     async with serving() as engine:
         engine.answer = answer
         assert (await fetch(engine))[0] == PAGE
@@ -58,6 +60,8 @@ async def test_c19_a_gzip_page_is_read() -> None:
         (page(b'[{"iter": 1}]', content_type="application/json"), "not_metrics"),
         (page(b"#" * (MAX_BYTES + 1)), "too_large"),
         (page(gzip.compress(b"#" * (MAX_BYTES + 1)), content_encoding="gzip"), "too_large"),
+        (page(gzip.compress(b"#" * MAX_BYTES) + gzip.compress(b"#"), content_encoding="gzip"), "too_large"),
+        (page(gzip.compress(b"") * 1000, content_encoding="gzip"), "encoding"),
         (flood, "too_large"),
         (page(b"\x1f\x8bnonsense"), "encoding"),
         (page(PAGE, content_encoding="br"), "encoding"),
@@ -67,7 +71,7 @@ async def test_c19_a_gzip_page_is_read() -> None:
         (drip, "timeout"),
     ],
     ids=[
-        *("401", "404", "503", "HTML", "JSON", "huge", "bomb", "endless", "no gzip", "brotli", "half a gzip"),
+        *("401", "404", "503", "HTML", "JSON", "huge", "bomb", "two bombs", "members", "endless", "no gzip", "brotli", "half a gzip"),
         *("cut", "hangs", "drips"),
     ],
 )
