@@ -109,8 +109,9 @@ def _stored(told: Stored) -> BlocksStored:
     hashes, size, parent = _hashes(told.block_hashes), told.block_size, told.parent_block_hash
     if type(size) is not int or size < 1 or not (parent is None or type(parent) in _HASH_TYPES):
         raise _SkippedError("malformed")
+    ids: Any = told.token_ids
     try:
-        tokens = array("I", told.token_ids if isinstance(told.token_ids, list) else ())
+        tokens = array("I", ids if isinstance(ids, list) else ())  # bytes would be read as the ids' own bytes
     except (OverflowError, TypeError, ValueError):
         raise _SkippedError("tokens") from None
     if len(tokens) != len(hashes) * size:

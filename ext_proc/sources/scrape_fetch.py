@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from codecs import BOM_UTF8
 from http import HTTPStatus
 
 import aiohttp
@@ -19,6 +20,7 @@ _REDIRECTS = frozenset(
     {
         HTTPStatus.MOVED_PERMANENTLY,
         HTTPStatus.FOUND,
+        HTTPStatus.SEE_OTHER,
         HTTPStatus.TEMPORARY_REDIRECT,
         HTTPStatus.PERMANENT_REDIRECT,
     }
@@ -80,8 +82,8 @@ async def fetch_page(
                     continue
                 if response.status != HTTPStatus.OK:
                     raise ScrapeError(f"http_{response.status}")
-                page = await _read_bounded(response)
-            return _checked(_unpacked(page, response.headers.get("Content-Encoding", ""))), url
+                page = _unpacked(await _read_bounded(response), response.headers.get("Content-Encoding", ""))
+            return _checked(page, is_whole=_has_end(response)), url
     except TimeoutError as error:
         raise ScrapeError("timeout") from error
     except aiohttp.ClientPayloadError as error:
@@ -138,7 +140,14 @@ def _unpacked(page: bytes, encoding: str) -> bytes:
     raise ScrapeError("encoding")
 
 
-def _checked(page: bytes) -> bytes:
+def _has_end(response: aiohttp.ClientResponse) -> bool:
+    """Tell whether the answer says where it ends, so that one that was cut would have been noticed."""
+    return response.content_length is not None or "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+
+
+def _checked(page: bytes, *, is_whole: bool) -> bytes:
+    """Give the last line of a whole page its end, which some exporters leave out."""
+    page = page.removeprefix(BOM_UTF8)
     if page.lstrip()[:1] in _NOT_METRICS:
         raise ScrapeError("not_metrics")
-    return page
+    return page + b"\n" if is_whole and page and not page.endswith(b"\n") else page

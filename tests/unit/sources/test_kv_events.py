@@ -35,7 +35,7 @@ async def test_garbage_is_dropped_and_counted() -> None:
 
 
 async def test_d07_numbers_below_zero_are_no_numbers() -> None:
-    """A live message with the number of an end mark, or another negative one, does not end the belief in what is held."""
+    """A live message with the number of an end mark, or another negative one, does not end belief in what is held."""
     async with Publisher() as publisher, listening(publisher, replay=False) as heard:
         await joined(publisher, heard)
         await publisher.publish(stored(1))

@@ -131,6 +131,27 @@ def test_c03_what_is_no_number_is_unknown() -> None:
     assert (third.running, third.waiting, third.kv_usage) == (2.0, 1.0, None)
 
 
+def test_c03_more_requests_than_there_can_be_are_no_number() -> None:
+    """What would outweigh every other engine for ever is unknown as well."""
+    found = signals("vllm:num_requests_running 1e300\nvllm:num_requests_waiting 99999999999999999999\n")
+    assert (found.running, found.waiting) == (None, None)
+
+
+@pytest.mark.parametrize(("page", "engine"), [(SGLANG, "sglang"), (LLAMA, "llama-cpp"), (VLLM_PAGE.decode(), "vllm")])
+def test_c01_names_with_an_underscore_for_the_colon_are_the_same(page: str, engine: str) -> None:
+    """Some collectors and versions write names so; the engine is found, and all that it says."""
+    spelt = page.replace("sglang:", "sglang_").replace("llamacpp:", "llamacpp_").replace("vllm:", "vllm_")
+    for reader in (PageReader(), PageReader(engine)):
+        reading = reader.read(spelt.encode(), 0.0)
+        assert (reading.engine, reading.signals) == (engine, signals(page))
+        assert reader.read(spelt.encode(), 0.0) == reading
+
+
+def test_a_page_of_something_else_that_begins_with_an_engines_name_is_unknown() -> None:
+    """A router's metrics, for one, are not those of an engine."""
+    assert PageReader().read(b"vllm_router_requests_total 7\n", 0.0).engine == ""
+
+
 def test_c03_endpoints_that_say_nonsense_neither_win_nor_lose() -> None:
     """They count as the one that says something, so that nobody starves and nobody takes all."""
     known = Signals()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from codecs import BOM_UTF8
 
 import aiohttp
 import pytest
@@ -11,7 +12,7 @@ from yarl import URL
 
 from ext_proc.sources.scrape_fetch import MAX_BYTES, ScrapeError, fetch_page, open_session
 from tests.unit.sources.pages import case, signals
-from tests.unit.sources.serving import Answer, Engine, cut, drip, flood, hang, page, redirecting, serving
+from tests.unit.sources.serving import Answer, Engine, cut, drip, flood, hang, page, redirecting, serving, until_closed
 
 PATIENCE = aiohttp.ClientTimeout(total=0.5)
 PAGE = b"vllm:num_requests_running 3\n"
@@ -32,14 +33,25 @@ async def fetch(engine: Engine, token: str | None = None) -> tuple[bytes, URL]:
         page(zlib.compress(PAGE), content_encoding="deflate"),
         page(gzip.compress(PAGE[:9]) + gzip.compress(PAGE[9:]), content_encoding="gzip"),
         page(gzip.compress(PAGE) + bytes(512), content_encoding="gzip"),
+        page(PAGE[:-1]),
+        page(gzip.compress(PAGE[:-1])),
+        page(BOM_UTF8 + PAGE),
     ],
-    ids=["plain", "gzip", "gzip unsaid", "deflate", "two members", "padded"],
+    ids=["plain", "gzip", "gzip unsaid", "deflate", "two members", "padded", "no line end", "no line end, gzip", "BOM"],
 )
 async def test_a_page_is_read_however_it_is_packed(answer: Answer) -> None:
     """Compression that nobody asked for is undone, and of several gzip members none is left out (C19)."""
     async with serving() as engine:
         engine.answer = answer
         assert (await fetch(engine))[0] == PAGE
+
+
+async def test_a_page_that_ends_with_its_connection_keeps_its_open_line() -> None:
+    """Where nothing says how long a page is, its last line may be cut, and only what is whole counts."""
+    async with serving() as engine:
+        engine.answer = until_closed(b"vllm:num_requests_waiting 1\nvllm:num_requests_running 1")
+        found, _ = await fetch(engine)
+    assert (signals(found).waiting, signals(found).running) == (1.0, None)
 
 
 async def test_c19_a_gzip_page_is_read() -> None:
@@ -71,7 +83,21 @@ async def test_c19_a_gzip_page_is_read() -> None:
         (drip, "timeout"),
     ],
     ids=[
-        *("401", "404", "503", "HTML", "JSON", "huge", "bomb", "two bombs", "members", "endless", "no gzip", "brotli", "half a gzip"),
+        *(
+            "401",
+            "404",
+            "503",
+            "HTML",
+            "JSON",
+            "huge",
+            "bomb",
+            "two bombs",
+            "members",
+            "endless",
+            "no gzip",
+            "brotli",
+            "half a gzip",
+        ),
         *("cut", "hangs", "drips"),
     ],
 )

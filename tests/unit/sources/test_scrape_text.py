@@ -200,7 +200,9 @@ def test_a_family_that_may_be_cut_is_left_out(page: bytes, left: list[bytes]) ->
 
 def test_no_cut_between_ranks_makes_a_counter_fall() -> None:
     """A histogram of which only the first rank is there is left out, or its engine would seem to have restarted."""
-    ranks = b"".join(b'ask_x_bucket{r="%d"} 4\nask_x_count{r="%d"} 4\nask_x_sum{r="%d"} 9\n' % (r, r, r) for r in range(3))
+    ranks = b"".join(
+        b'ask_x_bucket{r="%d"} 4\nask_x_count{r="%d"} 4\nask_x_sum{r="%d"} 9\n' % (r, r, r) for r in range(3)
+    )
     page = b"ask_depth 1\n" + ranks + b"ask_depth_total 7\n"
     whole = SCANNER.scan(page).series
     for length in range(1, len(page)):
