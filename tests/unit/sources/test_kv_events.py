@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
+import msgspec
 import pytest
 
 from ext_proc.config import parse
@@ -47,6 +49,31 @@ async def test_d07_numbers_below_zero_are_no_numbers() -> None:
         await until(lambda: heard.held(2) == SIZE)
         assert heard.held(1) == SIZE
         assert (heard.results["number"], heard.recoveries["restart"]) == (6, 0)
+
+
+async def test_d08_messages_that_come_twice_or_late_are_no_new_process() -> None:
+    """A relay may send a message again, or after those that follow it; what a new process sends was made later."""
+    async with Publisher() as publisher, listening(publisher, replay=False) as heard:
+        await joined(publisher, heard)
+        await publisher.publish(stored(1))
+        last = len(publisher.kept) - 1
+
+        def made(at: float, *events: Any) -> bytes:
+            return msgspec.msgpack.encode([at, list(events), 0])
+
+        async def send(number: int, payload: bytes) -> None:
+            await publisher.send([b"kv@e@m", number.to_bytes(8, "big"), payload])
+
+        await send(last, publisher.kept[last])
+        await send(last + 1, made(5.0, stored(2)))
+        await send(last, made(4.0, stored(9)))
+        await send(last + 2, made(6.0, stored(3)))
+        await until(lambda: heard.held(3) == SIZE)
+        assert (heard.held(1), heard.held(2), heard.held(9)) == (SIZE, SIZE, None)
+        assert (heard.results["repeated"], heard.recoveries["restart"]) == (2, 0)
+        await send(0, made(5.5, stored(7)))
+        await until(lambda: heard.held(7) == SIZE)
+        assert (heard.held(1), heard.recoveries["restart"]) == (0, 1)
 
 
 async def test_a_message_without_bounds_does_not_reach_memory() -> None:

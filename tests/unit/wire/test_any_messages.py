@@ -70,7 +70,7 @@ def stream(draw: st.DrawFn) -> list[bytes]:
     return usual
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 @given(st.lists(st.tuples(stream(), st.booleans()), min_size=6, max_size=10))
 def test_g18_any_messages_are_answered_by_the_rules(streams: list[tuple[list[bytes], bool]]) -> None:
     """Nothing is our fault, no answer is of a kind that was not sent, and only headers of ours are touched."""
