@@ -60,8 +60,7 @@ def join_named(host: str, port: int) -> str:
         return f"{host.lower()}:{_checked_port(port, 1)}"
     if not _is_literal(host):
         raise ValueError(f"`{host}` is neither an IP address nor a host name")
-    address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
-    if address.is_unspecified or address.is_multicast or address == _EVERYBODY:
+    if not is_one_host(host):
         raise ValueError(f"`{host}` is the address of no single host; write that of the engine")
     return join(host, port)
 
@@ -69,6 +68,12 @@ def join_named(host: str, port: int) -> str:
 def is_host_name(host: str) -> bool:
     """Tell a host name from an IP address and from what is neither."""
     return _HOST_NAME.fullmatch(host) is not None
+
+
+def is_one_host(host: str) -> bool:
+    """Tell whether an IP literal, brackets or not, can be an engine's: not one that means none, all or many hosts."""
+    address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    return not (address.is_unspecified or address.is_multicast or address == _EVERYBODY)
 
 
 def listening(text: str) -> str:
