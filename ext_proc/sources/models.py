@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from ext_proc.core.errors import KvpickerError
+from ext_proc.core.prompts.jsonbody import short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -220,7 +221,8 @@ def _entry(entry: Any) -> tuple[str, str, bool]:
     if not isinstance(name, str):
         return "", "", False
     root = entry.get("root")
-    return name, root if isinstance(root, str) and root else name, bool(entry.get("parent"))
+    # As the name is kept that a request asks for.
+    return short(name), root if isinstance(root, str) and root else name, bool(entry.get("parent"))
 
 
 async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
