@@ -14,14 +14,16 @@ from ext_proc.sources.scrape_fetch import MAX_BYTES, ScrapeError, fetch_page, op
 from tests.unit.sources.pages import case, signals
 from tests.unit.sources.serving import Answer, Engine, cut, drip, flood, hang, page, redirecting, serving, until_closed
 
-PATIENCE = aiohttp.ClientTimeout(total=0.5)
+PATIENCE, LITTLE = aiohttp.ClientTimeout(total=10), aiohttp.ClientTimeout(total=0.5)
 PAGE = b"vllm:num_requests_running 3\n"
 
 
-async def fetch(engine: Engine, token: str | None = None) -> tuple[bytes, URL]:
-    """Ask an engine for its page, with little patience."""
+async def fetch(
+    engine: Engine, token: str | None = None, patience: aiohttp.ClientTimeout = PATIENCE
+) -> tuple[bytes, URL]:
+    """Ask an engine for its page."""
     async with open_session() as session:
-        return await fetch_page(session, URL(f"http://{engine.address}/metrics"), patience=PATIENCE, token=token)
+        return await fetch_page(session, URL(f"http://{engine.address}/metrics"), patience=patience, token=token)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +108,7 @@ async def test_each_way_to_fail_has_its_reason(answer: Answer, reason: str) -> N
     async with serving() as engine:
         engine.answer = answer
         with pytest.raises(ScrapeError) as caught:
-            await fetch(engine)
+            await fetch(engine, patience=LITTLE if answer in (hang, drip) else PATIENCE)
     assert caught.value.reason == reason
 
 
