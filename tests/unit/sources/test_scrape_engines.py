@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from ext_proc.sources.scrape import NO_METRICS
 from ext_proc.sources.scrape_dialects import DIALECTS
 from ext_proc.sources.scrape_engines import PageReader, detect
 from tests.unit.sources.pages import VLLM_PAGE, case, signals
+from tests.unit.wire.picking import ADDRESSES, CHAT, Picking, body_message, headers_message
 
 SGLANG = """\
 sglang:num_running_reqs{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 5
@@ -159,6 +161,30 @@ def test_c03_endpoints_that_say_nonsense_neither_win_nor_lose() -> None:
         known.note(slot, signals(page))
     assert known.levels((0, 1, 2), lambda each: each.running, 0.0) == [2.0, 2.0, 2.0]
     assert known.levels((0, 1, 2), lambda each: each.kv_usage, 0.0) is None
+
+
+def picks(number: str, count: int) -> list[str]:
+    """Send requests without a common prefix to three endpoints that say what a case's pages say."""
+    picking = Picking()
+    for slot, page in enumerate(case(number).values()):
+        picking.core.signals.note(slot, msgspec.structs.replace(signals(page), at=picking.now))
+    for each in range(count):
+        session = picking.session()
+        session.receive(headers_message())
+        session.receive(body_message(CHAT.replace(b"three", b"%d" % each)))
+        session.close(delivered=True)
+    return [decision.chosen.address for decision in picking.notes.all("decided")]
+
+
+def test_c01_a_prompt_that_nobody_holds_goes_where_most_memory_is_free() -> None:
+    """By the default strategy: to E2, and not to E3, of which nobody knows."""
+    assert {picks("C01", 1)[0] for _ in range(20)} == {ADDRESSES[1]}
+
+
+def test_c03_nonsense_starves_nobody() -> None:
+    """Of 90 equal requests each endpoint gets its share."""
+    picked = picks("C03", 90)
+    assert min(picked.count(address) for address in ADDRESSES) >= 25
 
 
 def test_c04_ranks_are_added_up_and_shares_averaged() -> None:
