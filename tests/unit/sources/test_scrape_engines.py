@@ -178,7 +178,7 @@ def picks(number: str, count: int) -> list[str]:
 
 def test_c01_a_prompt_that_nobody_holds_goes_where_most_memory_is_free() -> None:
     """By the default strategy: to E2, and not to E3, of which nobody knows."""
-    assert {picks("C01", 1)[0] for _ in range(20)} == {ADDRESSES[1]}
+    assert picks("C01", 1) == [ADDRESSES[1]]
 
 
 def test_c03_nonsense_starves_nobody() -> None:
