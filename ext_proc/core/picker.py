@@ -199,7 +199,8 @@ class EndpointPicker:
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
         request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=count)
         hits, exact = self._cached(depths, count, scale, tokens, candidates.slots, now)
-        context = self._context(request, chain, hits, candidates, expected, now, generator)
+        deepest = max(depths)
+        context = self._context(request, chain, deepest, hits, candidates, expected, now, generator)
         name, replaced, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._best(request, candidates, ranking, in_flight, context)
@@ -225,7 +226,7 @@ class EndpointPicker:
         if tokens is not None and self.token_hits is not None:
             decision = self.token_hits.pinned(decision, tokens, prefill, now)
         guessed = 0 if counted else estimated
-        return Choice(decision, chain, depths[best], max(depths), estimated, guessed, prefill, context.output, tokens)
+        return Choice(decision, chain, depths[best], deepest, estimated, guessed, prefill, context.output, tokens)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -241,6 +242,7 @@ class EndpointPicker:
         self,
         request: InferenceRequest,
         chain: Sequence[BlockHash],
+        deepest: int,
         hits: Sequence[int],
         candidates: Candidates,
         expected: Expectation,
@@ -259,6 +261,7 @@ class EndpointPicker:
             rates=self._rates.rates(candidates, now),
             attention=self._rates.attention(candidates[0].pool),
             chain=chain,
+            siblings=self._ledger.siblings.lasting(chain[deepest - 1]) if deepest else 0,
             knowledge=self.knowledge,
         )
 
@@ -334,7 +337,8 @@ class EndpointPicker:
         if chain:
             used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
-            learnt = Learnt(chain, choice.depth, stamp, choice.guessed, used)
+            held = chain[choice.deepest - 1] if choice.deepest else None
+            learnt = Learnt(chain, choice.depth, stamp, choice.guessed, used, held)
         if choice.tokens is not None and self.token_hits is not None:
             self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill, decision.rank)
         self._ledger.take(
