@@ -161,10 +161,9 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
         interference: own prefill lengthened by the requests in flight.
         backlog: own prefill weighted up because every endpoint has a backlog.
-        discount: what is taken off, since requests with the same prefix will use what is computed here.
+        discount: how much cheaper it is, at most 0, since others with the same prefix will use what is computed here.
         filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
-        in_seconds: True if the cost is in seconds too, the sum of the terms less the discount; else it is what the
-            strategy counts.
+        in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
         scores: what the cost is made of where that is no time, by name.
     """
 

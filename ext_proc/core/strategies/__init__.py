@@ -35,8 +35,8 @@ class Ranking(msgspec.Struct, gc=False):
         works: for the ledger, the request's own prefill in effective tokens at each candidate; may be left out.
         prefills: for the ledger, the seconds that takes; may be left out.
         memories: for explanations, seconds of waiting for KV memory at each candidate; may be left out.
-        discounts: for explanations, seconds off at each candidate since others will use what is computed there; may be
-            left out.
+        discounts: for explanations, seconds, at most 0, that each candidate is cheaper since others will use what is
+            computed there; may be left out.
         backlog: for explanations, the share of its prefill that every candidate's cost has on top.
         interference: for explanations, the same per request in flight there.
         most_interfering: requests in flight beyond so many add nothing more.
