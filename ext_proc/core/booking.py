@@ -58,7 +58,8 @@ class Booking:
         if chain:
             used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
-            learnt = Learnt(chain, choice.depth, stamp, choice.size.guessed, used)
+            held = chain[choice.deepest - 1] if choice.deepest else None
+            learnt = Learnt(chain, choice.depth, stamp, choice.size.guessed, used, held)
         if choice.tokens is not None and token_hits is not None:
             token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill, decision.rank)
         self._ledger.take(

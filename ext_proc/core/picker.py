@@ -188,7 +188,8 @@ class EndpointPicker:
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
         request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=size.tokens)
         hits, exact = self._cached(depths, size, tokens, candidates.slots, now)
-        context = self._context(request, chain, hits, candidates, expected, now, generator)
+        deepest = max(depths)
+        context = self._context(request, chain, deepest, hits, candidates, expected, now, generator)
         name, replaced, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._best(request, candidates, ranking, in_flight, context)
@@ -212,7 +213,7 @@ class EndpointPicker:
         prefill = predicted(request, ranking, context, best)
         if tokens is not None and self.token_hits is not None:
             decision = self.token_hits.pinned(decision, tokens, prefill, now)
-        return Choice(decision, chain, depths[best], max(depths), size, prefill, context.output, tokens)
+        return Choice(decision, chain, depths[best], deepest, size, prefill, context.output, tokens)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -228,6 +229,7 @@ class EndpointPicker:
         self,
         request: InferenceRequest,
         chain: Sequence[BlockHash],
+        deepest: int,
         hits: Sequence[int],
         candidates: Candidates,
         expected: Expectation,
@@ -246,6 +248,7 @@ class EndpointPicker:
             rates=self._rates.rates(candidates, now),
             attention=self._rates.attention(candidates[0].pool),
             chain=chain,
+            siblings=self._ledger.siblings.lasting(chain[deepest - 1]) if deepest else 0,
             knowledge=self.knowledge,
         )
 
