@@ -97,6 +97,7 @@ Nothing else looks like one: its tag is a line feed, which may stand neither in 
 """
 
 _RAW_VALUE_TAG: Final = b"\x1a"
+_LONGEST_KEPT: Final = 1024
 _ENDS: Final = {b"": False, b"\x18\x01": True}
 """What may follow the headers in their message: `end_of_stream`, left out where it is false."""
 
@@ -119,13 +120,18 @@ def _slice_response_headers(message: bytes) -> ResponseHeaders | None:
         if message[at : at + 1] != _RAW_VALUE_TAG or start + length > end:
             return None
         values[_KEYS[found[0]]] = message[start : start + length].decode("utf-8", "replace")
-    return _read_headers(values, ends=ends, served=_served(message[outer_end:]))
+    metadata = message[outer_end:]
+    served = _served_kept(metadata) if len(metadata) <= _LONGEST_KEPT else _served(metadata)
+    return _read_headers(values, ends=ends, served=served)
 
 
-@functools.lru_cache(maxsize=1024)
 def _served(metadata: bytes) -> str | None:
-    """Read which endpoint answers; what Envoy says of it repeats from answer to answer."""
+    """Read which endpoint answers."""
     return served_by(ProcessingRequest.FromString(metadata)) if metadata else None
+
+
+_served_kept: Final = functools.lru_cache(maxsize=1024)(_served)
+"""What Envoy says of it repeats from answer to answer."""
 
 
 def _response_headers(request: ProcessingRequest) -> ResponseHeaders:

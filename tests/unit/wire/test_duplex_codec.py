@@ -98,7 +98,10 @@ def test_headers_of_an_answer_are_read(served: str | None) -> None:
 TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=140)
 NAMES = st.one_of(st.sampled_from([*sorted(ANSWER_HEADERS), "xcontent-type", ":status2"]), st.text("a:-s", max_size=20))
 ENTRY = st.builds(HeaderValue, key=NAMES, raw_value=TEXT.map(str.encode), value=st.sampled_from(["", "", "text"]))
-METADATA = st.dictionaries(st.sampled_from([LB_NAMESPACE, "other"]), st.sampled_from([{SERVED: "a:1"}, {"b": "c"}]))
+METADATA = st.dictionaries(
+    st.sampled_from([LB_NAMESPACE, "other"]),
+    st.sampled_from([{SERVED: "a:1"}, {SERVED: "a:2", "b": "c" * 1500}, {"b": "c"}]),
+)
 
 
 @given(entries=st.lists(ENTRY, max_size=6), ends=st.booleans(), metadata=METADATA, cut=st.integers(0, 30))
