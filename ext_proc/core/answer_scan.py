@@ -88,7 +88,9 @@ class AnswerScan:
         self._first = self._tail = b""
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
+        """Take the next piece; an empty one, as the last of a body often is, says nothing."""
+        if not piece:
+            return
         if self._early:
             self._feed_early(piece)
             return
@@ -127,6 +129,8 @@ class AnswerScan:
 
     def finish(self) -> None:
         """Note that no further piece comes."""
+        if not self._window:
+            return
         end = b"".join(self._window)
         self._window.clear()
         self._size = 0

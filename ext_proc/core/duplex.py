@@ -67,6 +67,25 @@ class DuplexExchange:
         exchange: decides, and has not begun.
     """
 
+    __slots__ = (
+        "_answer",
+        "_began",
+        "_body",
+        "_clock",
+        "_ended_by",
+        "_exchange",
+        "_feedback",
+        "_observer",
+        "_policy",
+        "_request_full",
+        "_response_full",
+        "_response_mode",
+        "_short_cut",
+        "_short_cuts",
+        "request",
+        "response",
+    )
+
     def __init__(self, exchange: Exchange) -> None:
         self.request = Side.OPEN
         self.response = Side.OPEN
@@ -213,16 +232,8 @@ class DuplexExchange:
 
     def _decided(self, action: Action) -> Sequence[DuplexAction]:
         """Turn an answer of the deciding exchange into answers here."""
-        if isinstance(action, Wait | WaitForTurn):
-            self.request = Side.WAITING
-            if self._request_full and isinstance(action, WaitForTurn):  # in full duplex Envoy is patient by itself
-                action = msgspec.structs.replace(action, extension=0.0)
-            return (action,)
-        if isinstance(action, Refuse | Abort):
-            self.request = self.response = Side.ENDED
-            return (action,)
-        if isinstance(action, Ignore | GoDuplex):
-            return _NOTHING
+        if not isinstance(action, Continue):
+            return self._held_up(action)
         if action.decision is not None:
             shown = self._response_mode is not BodyMode.NONE
             named = self._policy.named
@@ -235,6 +246,17 @@ class DuplexExchange:
             self.request = Side.ASKING
             return (answer,)
         return (answer, *self._release())
+
+    def _held_up(self, action: Wait | WaitForTurn | Refuse | Abort | Ignore | GoDuplex) -> Sequence[DuplexAction]:
+        if isinstance(action, Ignore | GoDuplex):
+            return _NOTHING
+        if isinstance(action, Refuse | Abort):
+            self.request = self.response = Side.ENDED
+            return (action,)
+        self.request = Side.WAITING
+        if self._request_full and isinstance(action, WaitForTurn):  # in full duplex Envoy is patient by itself
+            action = msgspec.structs.replace(action, extension=0.0)
+        return (action,)
 
     def _release(self) -> Sequence[DuplexAction]:
         """Give back what was collected of the body, and its end if that has come."""

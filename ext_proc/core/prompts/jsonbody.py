@@ -66,6 +66,8 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 def clean(text: str) -> str:
     """Spell out lone surrogates, which neither logs nor protobuf can carry."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:
