@@ -69,6 +69,19 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
         call("--output", str(tmp_path / "nodir" / "envoy.yaml"))
 
 
+def test_tls_is_spelt_and_its_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What Envoy needs to follow certificates lies in a folder, each file headed as the configuration is."""
+    words = "--tls-ca /tls/ca.crt --tls-name kvpicker.ns.svc --tls-client /tls --tls-secrets /etc/envoy/secrets"
+    assert call(*words.split(), "--write-secrets", str(tmp_path)) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"# Rendered by: kvpicker envoy-config --profile lean {words}"
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["kvpicker_authorities.yaml", "kvpicker_client.yaml"]
+    assert {file.read_text(encoding="utf-8").splitlines()[0] for file in files} == {first}
+    assert call("--tls-unverified") == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("--profile lean --tls-unverified")
+
+
 @pytest.mark.envoy
 def test_check_reports_envoys_complaint(tmp_path: Path) -> None:
     """--check fails with Envoy's own words, and nothing is written."""
