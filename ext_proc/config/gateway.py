@@ -18,7 +18,12 @@ class GatewayConfig(Section, frozen=True, kw_only=True):
         targets: Whether `x-llm-d-slo-ttft-ms` (`x-slo-ttft-ms`) and `x-llm-d-slo-tpot-ms` (`x-slo-tpot-ms`), the
             milliseconds until the first token and for each further one that are wanted, are handed to strategies and
             shown in explanations, with whether they were kept.
+        objectives: Whether a priority (`tenants.priority_header`) may be the name of an InferenceObjective, whose
+            `priority` it then is: those of `llm-d.ai/v1alpha2`, and before it `inference.networking.x-k8s.io/v1alpha2`,
+            that refer to a pool's InferencePool. `tenants.priorities` goes before them. Needs the right to list and
+            watch them; where a cluster does not have them they are looked for once a minute.
     """
 
     model_rewrite: bool = False
     targets: bool = False
+    objectives: bool = False

@@ -72,7 +72,7 @@ def preset(flags: Flags) -> dict[str, Any]:
         "admin": {"listen": f"{flags.address}:{METRICS_PORT}", "pages": "loopback"},
         "tls": {},
         "envoy": {"data_plane": ONE_ADDRESS},
-        "gateway": {"model_rewrite": True, "targets": True},
+        "gateway": {"model_rewrite": True, "targets": True, "objectives": True},
         "tenants": {"header": FAIRNESS_ID, "priority_header": OBJECTIVE},
         "drain_s": DRAIN_S,
         "passing_s": PASSING_S,

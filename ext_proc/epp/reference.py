@@ -116,7 +116,10 @@ _ROWS: Final = (
     (
         "objective",
         f"request header {_either(OBJECTIVE)}",
-        "Priority by `tenants.priorities`, or a whole number; negative goes last. InferenceObjectives are not read.",
+        (
+            "Priority by `tenants.priorities`, by the InferenceObjective of that name (`gateway.objectives`), or a"
+            " whole number; negative goes last."
+        ),
     ),
     (
         "model",

@@ -238,6 +238,17 @@ class FakeApi:
             raise ConnectionResetError
 
 
+def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Return what the rules of a role allow, as `FakeApi.allowed` has it."""
+    return {
+        (verb, (OLDER if group == OLDER_GROUP else "") + resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 def _query(query: Mapping[str, str]) -> Query:
     name = query.get("fieldSelector", "").removeprefix("metadata.name=") or None
     return Query(requirements(query.get("labelSelector", "")), name)
