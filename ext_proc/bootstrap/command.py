@@ -107,6 +107,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--session-cookie", metavar="NAME", help="the same as a cookie; no other cookie is read")
     parser.add_argument("--tenant-header", metavar="NAME", help="a header of the gateway that names the tenant")
     parser.add_argument("--priority-header", metavar="NAME", help="a header of the gateway that holds the priority")
+    parser.add_argument(
+        "--gateway-headers",
+        action="store_true",
+        help="pass on what the Endpoint Picker protocol says in headers: tenant, objective, model, wanted times",
+    )
     _add_tls(parser)
     parser.add_argument("--check", action="store_true", help="let Envoy check the result")
     parser.add_argument("--envoy", metavar="BINARY", help="the Envoy that checks")
@@ -201,6 +206,7 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
         session_cookie=arguments.session_cookie,
         tenant_header=arguments.tenant_header,
         priority_header=arguments.priority_header,
+        gateway_headers=arguments.gateway_headers,
         tls_ca=arguments.tls_ca,
         tls_name=arguments.tls_name,
         tls_client=arguments.tls_client,
@@ -225,5 +231,6 @@ def _command(options: EnvoyOptions) -> str:
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):
             words += [f"--{field.replace('_', '-')}", "none" if value is None else str(value)]
-    words += ["--first-token"] * options.first_token + ["--tls-unverified"] * options.tls_unverified
+    for field in ("first_token", "gateway_headers", "tls_unverified"):
+        words += [f"--{field.replace('_', '-')}"] * getattr(options, field)
     return shlex.join(words)

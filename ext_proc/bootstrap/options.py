@@ -65,6 +65,10 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tenant_header: a header that says on whose behalf a request is sent; its value reaches the processors. What
             stands in front of this Envoy must set it, or remove it from what clients send.
         priority_header: the same for the priority of a request.
+        gateway_headers: True to pass on all that the Endpoint Picker protocol has headers for, by either name: whose a
+            request is, its priority or objective, another model, wanted times. Without it kvpicker hears nothing of
+            them, since a client could write them too. For an Envoy behind what sets or removes them, or whose clients
+            may say what goes first; the processors must be told to obey (`tenants`, `gateway`).
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
         retries: attempts after the first, as long as nothing was sent. None is 2, or 0 where any number harms, see
@@ -104,6 +108,7 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_message_timeout: float = 300.0
     tenant_header: str | None = None
     priority_header: str | None = None
+    gateway_headers: bool = False
     body_limit: int = 4 * MIB
     retries: int | None = None
     repeatable: tuple[str, ...] = REPEATABLE

@@ -23,10 +23,11 @@ def call(*arguments: str) -> int:
 
 def test_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     """Without --output the configuration goes to stdout, headed by the command that renders it again."""
-    assert call("--processor", "unix:/run/kv picker.sock", "--retries", "1", "--admin", "none", "--first-token") == 0
+    flags = ("--first-token", "--gateway-headers")
+    assert call("--processor", "unix:/run/kv picker.sock", "--retries", "1", "--admin", "none", *flags) == 0
     first = capsys.readouterr().out.splitlines()[0]
     command = "kvpicker envoy-config --profile lean --processor 'unix:/run/kv picker.sock' --admin none --retries 1"
-    assert first == f"# Rendered by: {command} --first-token"
+    assert first == f"# Rendered by: {command} --first-token --gateway-headers"
 
 
 def test_profile_and_version_are_spelt(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ from ext_proc.bootstrap.command import add_arguments, check, run
 from ext_proc.bootstrap.options import PROFILES
 from ext_proc.bootstrap.versions import NEWEST, OLDEST
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.names import GATEWAY_HEADERS, LEGACY_NAMES, OBJECTIVE
 from tests.envoys.builds import binary_of, found_version
 
 GOLDENS = sorted(Path(__file__).parents[3].joinpath("envoy").glob("*.yaml"))
@@ -213,3 +214,21 @@ def test_one_access_log_per_processor() -> None:
         for log in chain["typed_config"]["access_log"]
     ]
     assert logs == [f"kvpicker_access_log_{number}" for number in range(3)]
+
+
+def told(**options: Any) -> list[str]:
+    """Return the headers of requests that kvpicker is told."""
+    manager = render(EnvoyOptions(**options))["static_resources"]["listeners"][0]["filter_chains"][0]["filters"][0]
+    chain = manager["typed_config"]["http_filters"]
+    config = next(each["typed_config"] for each in chain if each["name"] == "envoy.filters.http.ext_proc")
+    return [pattern["exact"] for pattern in config["forward_rules"]["allowed_headers"]["patterns"]]
+
+
+def test_headers_that_a_client_could_write_are_passed_on_when_asked_for() -> None:
+    """None of the protocol's by default; all by one option; one of two names by both, none twice."""
+    assert not set(told()) & set(GATEWAY_HEADERS)
+    assert set(told(gateway_headers=True)) - set(told()) == set(GATEWAY_HEADERS)
+    labelled = {"tenant_header": "X-Tenant", "priority_header": OBJECTIVE}
+    assert set(told(**labelled)) - set(told()) == {"x-tenant", OBJECTIVE, LEGACY_NAMES[OBJECTIVE]}
+    every = told(gateway_headers=True, **labelled)
+    assert len(set(every)) == len(every)
