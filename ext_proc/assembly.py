@@ -213,7 +213,7 @@ def exchange_policy(
             targets=config.gateway.targets,
         ),
         priorities=config.tenants.priorities,
-        objectives=objectives,
+        objectives=objectives if config.gateway.objectives else None,
     )
 
 

@@ -251,11 +251,17 @@ async def test_what_a_gateway_says_of_a_request_is_obeyed(tmp_path: Path, envoy:
             asked.append(asyncio.create_task(stack.post(CHAT, named, **headers)))
             await until(lambda count=number: len(stack.service._core.admission) == count)  # type: ignore[misc]
         assert [row.highest for row in stack.service._core.admission._rows()] == [10]
-        assert [status for status, _, _ in await asyncio.gather(*asked)] == [200] * 3
+        answers = await asyncio.gather(*asked)
+        assert [status for status, _, _ in answers] == [200] * 3
+        model_in_answers = "alias" if profile == "duplex" else MODEL  # elsewhere answers do not pass kvpicker
+        assert json.loads(answers[2][2])["model"] == model_in_answers
+        _, _, events = await stack.post(CHAT, body | {"model": "alias", "max_tokens": 4, "stream": True}, **SAID)
+        data = [json.loads(line[6:]) for line in events.splitlines() if line.startswith(b"data: {")]
+        assert {each["model"] for each in data} == {model_in_answers}
         entries = sorted(await received(stack, CHAT), key=lambda entry: entry["received_at"])
         assert sent(entries[1])["x-gateway-inference-objective"] == "urgent"
         assert "content-length" not in sent(entries[1]), "the body has another length now"
-        assert [each.get("ttft_target_ms") for each in await stack.decisions()].count(250.0) == 1
+        assert [each.get("ttft_target_ms") for each in await stack.decisions()].count(250.0) == 2
 
 
 @pytest.mark.parametrize("profile", PROFILES)

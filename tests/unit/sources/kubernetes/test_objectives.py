@@ -104,11 +104,13 @@ async def test_nothing_is_asked_where_nothing_is_needed(api: FakeApi, follower: 
 
 
 async def test_requests_go_by_them(api: FakeApi, follower: Follower) -> None:
-    """The configuration's own names go before, numbers mean themselves, and unknown names nothing."""
+    """The configuration's own names go before; unknown names mean nothing, and neither does a number."""
     api.put(inference_pool("vllm"), objective("urgent", 1_000), objective("mine", 5), objective("7", 70))
     async with following(follower(30.0), OBEYING + POOL) as made:
         config = made.config(f"{OBEYING}tenants: {{priority_header: x-p, priorities: {{mine: 1}}}}\n{POOL}")
         policy = exchange_policy(config, objectives=made.watching.objectives)
         assert policy.priority("urgent") == 0
         await until(lambda: policy.priority("urgent") == 1_000)
-        assert [policy.priority(text) for text in ("mine", "7", "8", "200", "other")] == [1, 70, 8, 100, 0]
+        assert [policy.priority(text) for text in ("mine", "7", "8", "other")] == [1, 70, 0, 0]
+        policy = exchange_policy(made.config(POOL), objectives=made.watching.objectives)
+        assert [policy.priority(text) for text in ("urgent", "8", "200")] == [0, 8, 100]
