@@ -10,6 +10,7 @@ import msgspec
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import BlockHash, Decision, Endpoint, InferenceRequest
 from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.prompt_size import PromptSize
 from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.token_hits import TokenPrompt
@@ -23,8 +24,7 @@ class Choice(msgspec.Struct, gc=False):
         chain: hash chain of the prompt.
         depth: leading blocks of it that the chosen endpoint holds.
         deepest: the same of the candidate that holds most.
-        estimated: tokens of the prompt as estimated from its bytes, or as counted where it came as token ids.
-        guessed: the same, 0 where they were counted.
+        size: how long the prompt is.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
         tokens: the prompt by its tokens; None where they are not known.
@@ -34,8 +34,7 @@ class Choice(msgspec.Struct, gc=False):
     chain: Sequence[BlockHash]
     depth: int
     deepest: int
-    estimated: int
-    guessed: int
+    size: PromptSize
     prefill: Prefill
     output: float
     tokens: TokenPrompt | None = None

@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from ext_proc.core.sleepers import SleepLevel
+
 FADES = 3.0
 """Ages are neutral from this many times `fresh` on."""
 
@@ -49,6 +51,8 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ttft: times to the first token since its start.
         itl: times between two tokens since its start.
         queue: times in its queue since its start.
+        asleep: whether it sleeps; None also where its ranks do not agree.
+        sleep_level: how deep, if it does.
     """
 
     at: float
@@ -64,6 +68,8 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttft: Times | None = None
     itl: Times | None = None
     queue: Times | None = None
+    asleep: bool | None = None
+    sleep_level: SleepLevel = SleepLevel.UNKNOWN
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True, gc=False):

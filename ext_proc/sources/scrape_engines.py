@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ext_proc.core.signals import EngineSignals, Times
+from ext_proc.core.sleepers import SleepLevel
 from ext_proc.sources.scrape_dialects import DIALECTS, STARTED, Dialect, Term
 from ext_proc.sources.scrape_text import Layout, Page, Scanner, Series, labels
 
@@ -94,6 +95,7 @@ def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
     usage = _first(series, dialect.kv_usage)
     capacity = next((size for terms in dialect.capacity if (size := _product(series, terms))), None)
     block = _first(series, dialect.block)
+    asleep, sleep_level = _sleep(series, dialect.sleep)
     return EngineSignals(
         at=at,
         started=_number(series, STARTED),
@@ -108,7 +110,35 @@ def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
         ttft=_times(series, dialect.ttft),
         itl=_times(series, dialect.itl),
         queue=_times(series, dialect.queue),
+        asleep=asleep,
+        sleep_level=sleep_level,
     )
+
+
+def _sleep(series: Mapping[bytes, Series], terms: Sequence[Term]) -> tuple[bool | None, SleepLevel]:
+    """Tell whether an engine sleeps, and how deep; not known if one of its ranks sleeps and another does not."""
+    ranks: dict[tuple[str, str], dict[str, float]] = {}
+    for text, value in (sample for term in terms for sample in series.get(term.name, {}).items()):
+        ranks.setdefault(_rank(text), {})[labels(text).get("sleep_state", "")] = value
+    said = {_state_of(states) for states in ranks.values()}
+    if not said:
+        return None, SleepLevel.UNKNOWN
+    asleep = {is_asleep for is_asleep, _ in said}
+    return (asleep.pop() if len(asleep) == 1 else None), max((level for _, level in said), key=list(SleepLevel).index)
+
+
+def _state_of(states: Mapping[str, float]) -> tuple[bool | None, SleepLevel]:
+    """Understand what one rank says: 1 for the state that it is in, 0 for each of the others."""
+    deep = (SleepLevel.DISCARD_ALL, SleepLevel.WEIGHTS_OFFLOADED)
+    level = next((level for level in deep if states.get(level) == 1.0), None)
+    if level is not None:
+        return True, level
+    awake = states.get("awake")
+    if awake not in (0.0, 1.0):
+        return None, SleepLevel.UNKNOWN
+    # Level 0 only pauses: awake is 0, and so is each of the others.
+    is_paused = awake == 0.0 and all(states.get(level) == 0.0 for level in deep)
+    return awake == 0.0, SleepLevel.PAUSED if is_paused else SleepLevel.UNKNOWN
 
 
 def _first(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:

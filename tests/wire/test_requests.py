@@ -60,6 +60,7 @@ async def test_engines_token_counts_arrive(stack: Stack, path: str, stream: bool
     body = {"model": MODEL, "max_tokens": 5, "messages": TURNS, "input": TURNS, "stream": stream}
     if "chat" in path and stream:
         body["stream_options"] = {"include_usage": True}
+    await stack.log_is_open()
     await stack.post(path, body)
     await stack.finished(1)
     await stack.post(path, body)

@@ -1,4 +1,4 @@
-"""A server whose page of metrics can be changed at any time."""
+"""A server that answers as a test says at the moment."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def drip(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
     while True:
-        await response.write(b"#")
+        await response.write(b" ")
         await asyncio.sleep(0.02)
 
 
@@ -85,6 +85,13 @@ async def flood(request: web.Request) -> web.StreamResponse:
     await response.prepare(request)
     while True:
         await response.write(b"#" * 65_536)
+
+
+async def drop(request: web.Request) -> web.StreamResponse:
+    """Close the connection without an answer."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
 
 
 async def cut(request: web.Request) -> web.StreamResponse:
