@@ -14,7 +14,7 @@ import msgspec
 from ext_proc.core.affinity import Affinity
 from ext_proc.core.booking import Booking
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted, reason_of
+from ext_proc.core.choosing import Choice, cheapest, drawn, fewest, position_of, predicted, reason_of
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import Filters, Gate, refusal
@@ -311,4 +311,4 @@ class EndpointPicker:
             tied = position_of(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
                 return tied, "session"
-        return fewest(costs, lowest, in_flight, context.generator), "tie"
+        return drawn(fewest(costs, lowest, in_flight), candidates, context), "tie"

@@ -11,6 +11,7 @@ import aiohttp
 import msgspec
 
 from ext_proc.core.errors import KvpickerError
+from ext_proc.core.prompts.jsonbody import short
 from ext_proc.sources.api_keys import NO_HEADERS, ApiKeys
 from ext_proc.sources.bounded import read_bounded
 from ext_proc.sources.watches import Watches
@@ -209,4 +210,5 @@ def _entry(entry: Any) -> tuple[str, str, bool]:
     if not isinstance(name, str):
         return "", "", False
     root = entry.get("root")
-    return name, root if isinstance(root, str) and root else name, bool(entry.get("parent"))
+    # As the name is kept that a request asks for.
+    return short(name), root if isinstance(root, str) and root else name, bool(entry.get("parent"))

@@ -18,6 +18,9 @@ _FULL = 1.05
 _MOST_TOKENS = 10_000_000_000
 """More than any engine holds, and the most that can be configured."""
 
+_MOST_REQUESTS = 10_000_000
+"""More than any engine has; what says more is no number of requests."""
+
 _SHARED_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """Labels of processes that work on one batch together, each of which may report the whole of it."""
 
@@ -68,7 +71,7 @@ class PageReader:
             return Reading(self._configured or "", EngineSignals(at=at))
         self._reads += 1
         layout = self._layout if self._reads % _FULL_SEARCH else None
-        found = _SCANNERS[self._dialect.engine].scan(page, layout)
+        found = _SCANNERS[self._dialect.engine].scan(_with_colons(page, self._dialect), layout)
         self._layout = found.layout
         reading = _reading(self._dialect, found, at)
         if self._configured is None and all(getattr(reading.signals, name) is None for name in _LOAD):
@@ -81,7 +84,22 @@ def detect(page: bytes) -> Dialect | None:
     for dialect in DIALECTS:
         if any(page.startswith(mark) or b"\n" + mark in page for mark in dialect.marks):
             return dialect
-    return None
+    spelt = b"\n" + page
+    return next((dialect for dialect in DIALECTS if any(name in spelt for name in _spelt_otherwise(dialect))), None)
+
+
+def _spelt_otherwise(dialect: Dialect) -> list[bytes]:
+    """How lines with the load begin where a collector, or a version of SGLang, has written `_` for `:`."""
+    names = [term.name for term in (*dialect.waiting, *dialect.running) if b":" in term.name]
+    return [b"\n" + name.replace(b":", b"_") for name in names]
+
+
+def _with_colons(page: bytes, dialect: Dialect) -> bytes:
+    """Spell names as they are known here."""
+    for mark in dialect.marks:
+        if mark.endswith(b":") and mark not in page:
+            page = (b"\n" + page).replace(b"\n" + mark[:-1] + b"_", b"\n" + mark)[1:]
+    return page
 
 
 def _reading(dialect: Dialect, page: Page, at: float) -> Reading:
@@ -99,8 +117,8 @@ def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
     return EngineSignals(
         at=at,
         started=_number(series, STARTED),
-        waiting=_first(series, dialect.waiting),
-        running=_first(series, dialect.running),
+        waiting=_requests(series, dialect.waiting),
+        running=_requests(series, dialect.running),
         kv_usage=None if usage is None or usage > _FULL else min(usage, 1.0),
         kv_tokens=None if capacity is None or capacity > _MOST_TOKENS else int(capacity),
         block_tokens=int(block) if block and block < _MOST_TOKENS else None,
@@ -145,6 +163,11 @@ def _first(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | Non
     return next((number for term in terms if (number := _number(series, term)) is not None), None)
 
 
+def _requests(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
+    number = _first(series, terms)
+    return None if number is None or number > _MOST_REQUESTS else number
+
+
 def _product(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
     numbers = [_number(series, term) for term in terms]
     return None if None in numbers else math.prod(number for number in numbers if number is not None)
@@ -183,6 +206,8 @@ def _values(samples: Series, term: Term) -> list[float]:
         chosen = {text: value for text, value in samples.items() if labels(text).get(name) == wanted}
     if any(b"_rank" in text for text in chosen):
         return _of_leaders(chosen)
+    if len(chosen) > 1:  # the same labels in another order are the same series
+        return list({frozenset(labels(text).items()): value for text, value in chosen.items()}.values())
     return list(chosen.values())
 
 

@@ -104,6 +104,18 @@ async def cut(request: web.Request) -> web.StreamResponse:
     return response
 
 
+def until_closed(body: bytes) -> Answer:
+    """Answer with bytes that end with the connection, as HTTP/1.0 does."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+        request.transport.close()
+        raise asyncio.CancelledError
+
+    return answer
+
+
 @asynccontextmanager
 async def serving(port: int = 0) -> AsyncIterator[Engine]:
     """Run an engine on a port of its own, or on one it had before."""

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.pool import EndpointSpec, Registry
+from ext_proc.core.prompts import RequestHead, classify, parse
 from ext_proc.sources.models import (
     MAX_BYTES,
     TIMEOUT_S,
@@ -116,6 +117,18 @@ def test_an_engine_may_serve_several_base_models() -> None:
     """Names without root and parent are models of their own."""
     found = read_listing(b'{"data": [{"id": "a"}, {"id": "b", "root": null}, {"id": "c", "root": 7}]}')
     assert found == Listing(models=frozenset("abc"), secondary=frozenset())
+
+
+@pytest.mark.parametrize("length", [256, 257, 5_000])
+def test_a_name_of_any_length_is_the_one_that_requests_ask_for(length: int) -> None:
+    """Long names are kept by a digest on both sides, so that an engine's own name is never unknown."""
+    name = "p" * length
+    (listed,) = read_listing(json.dumps({"data": [{"id": name}]}).encode()).models
+    route = classify("POST", "/v1/chat/completions")
+    assert route is not None
+    body = json.dumps({"model": name, "messages": []}).encode()
+    assert parse(route, RequestHead(), body, complete=True).model == listed
+    assert len(listed) <= 256
 
 
 @pytest.mark.parametrize(
