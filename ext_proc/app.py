@@ -32,6 +32,7 @@ from ext_proc.collecting import Collecting
 from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
+from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
 from ext_proc.draining import Draining
@@ -110,7 +111,6 @@ class Service:
         self._ring = DecisionRing(pace=lambda decision, address: pace(self._core, decision, address))
         self._observer = FanOut(self._metrics, self._ring, LogObserver(self.log, direct))
         self._core = build_core(config, self._observer)
-        self._exchange_policy = exchange_policy(config, admission=self._core.admission)
         self._generator = random.Random()  # noqa: S311  breaks ties
         core = self._core
         self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
@@ -121,6 +121,7 @@ class Service:
         sleeping = Sleeping(config, core, keys.headers, metrics.wake_called, self._say, self._keeper.write_eds)
         self._probing = Probing(config, core, lambda at: self._scraper.status(at).engine, metrics, keys, sleeping)
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
+        self._exchange_policy = self._make_policy(config)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         self._log_watch = LogWatch(core.ledger, config.leases.renewal_timeout_s, self._metrics.access_log_entry)
@@ -202,6 +203,9 @@ class Service:
             core.picker, core.feedback, self._observer, self._exchange_policy, time.monotonic, self._generator
         )
 
+    def _make_policy(self, config: Config) -> ExchangePolicy:
+        return exchange_policy(config, self._tokens.source, self._core.admission, self._watching.objectives)
+
     def _make_keeper(self, config: Config) -> EndpointKeeper:
         core, envoy, news = self._core, config.envoy, self._news
         return EndpointKeeper(
@@ -229,7 +233,7 @@ class Service:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         stack.callback(self._tokens.close)
         self._tokens.configure(self._config, session)
-        self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
+        self._exchange_policy = self._make_policy(self._config)
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
         failed = self._observer.failed
@@ -273,7 +277,7 @@ class Service:
         self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
-        self._exchange_policy = exchange_policy(config, self._tokens.source, self._core.admission)
+        self._exchange_policy = self._make_policy(config)
         admitting.configure(config, self._core.capacity, self._core.admission)
         self._keeper.configure(config)
         self._watching.configure(config)

@@ -16,7 +16,7 @@ from ext_proc.core.addresses import network
 from ext_proc.core.admission import Admission
 from ext_proc.core.capacity_gate import CapacityGate
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.exchange_policy import ExchangePolicy
+from ext_proc.core.exchange_policy import ExchangePolicy, Objectives
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
@@ -187,7 +187,10 @@ def _strategy(chosen: StrategyConfig, owner: str) -> tuple[str, Strategy]:
 
 
 def exchange_policy(
-    config: Config, tokens: TokenSource | None = None, admission: Admission | None = None
+    config: Config,
+    tokens: TokenSource | None = None,
+    admission: Admission | None = None,
+    objectives: Objectives | None = None,
 ) -> ExchangePolicy:
     """Take from the configuration what every exchange needs.
 
@@ -195,6 +198,7 @@ def exchange_policy(
         config: the configuration.
         tokens: knows the exact tokens of requests.
         admission: lets requests wait for their turn.
+        objectives: priorities that a cluster knows.
     """
     return ExchangePolicy(
         refuse_on_failure=config.failure_mode == "refuse",
@@ -214,6 +218,7 @@ def exchange_policy(
             targets=config.gateway.targets,
         ),
         priorities=config.tenants.priorities,
+        objectives=objectives if config.gateway.objectives else None,
     )
 
 

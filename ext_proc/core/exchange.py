@@ -41,7 +41,7 @@ from ext_proc.core.prompts import Route, classify
 from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
-from ext_proc.core.understanding import by_body, by_headers
+from ext_proc.core.understanding import Rewritten, by_body, by_headers
 from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
@@ -127,7 +127,7 @@ class Exchange:
         self._request: InferenceRequest | None = None
         self._decision: Decision | None = None
         self._turn: Turn | None = None
-        self._rewritten: bytes | None = None
+        self._rewritten: Rewritten | None = None
         self._arrived = False
         self._held = 0
 
@@ -215,10 +215,10 @@ class Exchange:
             self._held = len(event.body)
         request, self._rewritten = by_body(self._route, self._head, event, policy.inspect_bytes, self._observer)
         if self._rewritten is not None:
-            self._held += len(self._rewritten)
+            self._held += len(self._rewritten.body)
         if policy.tokens is None or request.unhashed is not None:
             return self._pick(Kind.REQUEST_BODY, request)
-        found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten)
+        found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten.body)
         if found is None or isinstance(found, TokenPrompt):
             return self._pick(Kind.REQUEST_BODY, request, found)
         self._request = request
@@ -248,7 +248,8 @@ class Exchange:
         self._observer.decided(made, self._clock() - began)
         action = self._finish(kind, made)
         if self._rewritten is not None:
-            action, self._rewritten = msgspec.structs.replace(action, body=self._rewritten), None
+            body, asked, self._rewritten = self._rewritten.body, self._rewritten.asked, None
+            action = msgspec.structs.replace(action, body=body, asked=asked)
         return self._told(action, made)
 
     def _rejected(self, request: InferenceRequest, made: Rejection) -> Action:

@@ -216,6 +216,8 @@ class Encoder:
         """Write the answer to a message."""
         decision = action.decision
         if decision is None:
+            if action.unsized:
+                return _unsized()
             return _bare(action.kind, action.clean, action.skip_body)
         answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
@@ -268,6 +270,14 @@ def _bare(kind: Kind, clean: bool, skip_body: bool) -> bytes:
         _mutation(response, kind).remove_headers.extend(PICKER_HEADERS)
     if skip_body:
         response.mode_override.SetInParent()
+    return response.SerializeToString()
+
+
+@functools.cache
+def _unsized() -> bytes:
+    """Return the answer to the headers of an answer whose length does not hold."""
+    response = ProcessingResponse()
+    response.response_headers.response.header_mutation.remove_headers.append("content-length")
     return response.SerializeToString()
 
 

@@ -133,6 +133,7 @@ async def running_stack(
     health: str = "{}",
     transport: str = "auto",
     own_envoy: bool = False,
+    top: str = "",
     **options: Any,
 ) -> AsyncIterator[Stack]:
     """Start engines, kvpicker and Envoy, and stop them in the end.
@@ -146,6 +147,7 @@ async def running_stack(
         health: YAML of the section `health`.
         transport: how kvpicker speaks gRPC.
         own_envoy: True if `pool` holds the section `envoy` too.
+        top: further YAML lines of the configuration.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
     stack = Stack(folder)
@@ -163,6 +165,7 @@ listen: ["127.0.0.1:0"]
 transport: {transport}
 admin: {{listen: "127.0.0.1:0", token_file: {stack.token_file}}}
 drain_s: 0
+{top}
 {"" if own_envoy else f"envoy: {{endpoints_file: {stack.eds_file}}}"}
 health: {health}
 pools:
