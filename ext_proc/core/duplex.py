@@ -78,6 +78,7 @@ class DuplexExchange:
         "_feedback",
         "_observer",
         "_policy",
+        "_renaming",
         "_request_full",
         "_response_full",
         "_response_mode",
