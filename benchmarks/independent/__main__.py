@@ -16,6 +16,7 @@ from statistics import fmean
 
 import msgspec
 
+from benchmarks.independent import report
 from benchmarks.independent.contenders import CONTENDERS, Case, simulate
 from benchmarks.independent.fleet import Result
 from benchmarks.independent.workloads import KINDS
@@ -53,8 +54,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             )
         ]
         table = _collect(zip(cases, pool.map(partial(simulate, traces=options.traces), cases), strict=True))
-    for load, workloads in table.items():
-        _show(load, workloads)
+    for load, rows in table.items():
+        print(f"\nLoad {load}: mean TTFT in ms / goodput\n", *report.times(rows), sep="\n")
+        print(f"\nLoad {load}: ratios of mean TTFT\n", *report.ratios(rows, float(load)), sep="\n")
     print(msgspec.json.encode(table).decode())
 
 
@@ -64,19 +66,6 @@ def _collect(results: Iterable[tuple[Case, Result]]) -> Table:
         row = table.setdefault(f"{case.load:g}", {}).setdefault(case.workload, {})
         row.setdefault(case.contender, []).append(result)
     return table
-
-
-def _show(load: str, workloads: dict[str, dict[str, list[Result]]]) -> None:
-    contenders = list(next(iter(workloads.values())))
-    print(f"\nLoad {load}: mean TTFT in ms, and goodput\n")
-    print("| workload |", " | ".join(contenders), "|")
-    print("|---|" + "---|" * len(contenders))
-    for name, row in workloads.items():
-        cells = (
-            f"{1000 * fmean(each.ttft for each in results):.3g} / {fmean(each.goodput for each in results):.3f}"
-            for results in row.values()
-        )
-        print(f"| {name} |", " | ".join(cells), "|", flush=True)
 
 
 def _capacity(traces: Path, workload: str) -> float:

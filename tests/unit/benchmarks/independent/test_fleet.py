@@ -39,7 +39,7 @@ def test_sessions_go_on() -> None:
 
 
 def test_trace_is_overlaid_at_its_rate(tmp_path: Path) -> None:
-    """Two windows of a trace share its hash ids; the requests of one stamp are spread, and the rate is that asked for."""
+    """Two windows of a trace share its hash ids; the requests of one stamp are spread, at the rate asked for."""
     line = '{{"timestamp": {}, "input_length": 600, "output_length": 4, "hash_ids": [0, {}]}}\n'
     text = "".join(line.format(3000 * (place // 10), place + 1) for place in range(200))
     (tmp_path / "mooncake_conversation.jsonl").write_text(text)
