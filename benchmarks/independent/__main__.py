@@ -22,7 +22,7 @@ from benchmarks.independent.fleet import Result
 from benchmarks.independent.workloads import KINDS
 
 _ENOUGH = 0.85
-"""Goodput that the oracle keeps at load 1."""
+"""Goodput that `ttft-oracle` keeps at load 1."""
 
 _STEPS = 6
 
@@ -73,7 +73,7 @@ def _capacity(traces: Path, workload: str) -> float:
     low, high = 0.6, 1.8
     for _ in range(_STEPS):
         load = (low * high) ** 0.5
-        goodput = fmean(simulate(Case(workload, "oracle", load, seed), traces).goodput for seed in (1, 2))
+        goodput = fmean(simulate(Case(workload, "ttft-oracle", load, seed), traces).goodput for seed in (1, 2))
         low, high = (load, high) if goodput >= _ENOUGH else (low, load)
     return round(KINDS[workload].capacity * low, 3)
 

@@ -33,7 +33,7 @@ class CacheAware:
         return Ranking([float(best - hit) for hit in context.hits] if len(candidates) > 1 else loads)
 
 
-class _Oracle:
+class _AllKnowing:
     """Sees the engines themselves, and has no need to be told."""
 
     def __init__(self, engines: Sequence[Engine]) -> None:
@@ -52,7 +52,7 @@ class _Oracle:
         """Know already."""
 
 
-class Oracle(_Oracle):
+class TtftOracle(_AllKnowing):
     """Takes the engine with the earliest first token, by true caches, queues, lengths of answers and step times."""
 
     def pick(self, name: int, job: Job, now: float) -> int:  # noqa: ARG002  as every router
@@ -65,7 +65,7 @@ class Oracle(_Oracle):
         return costs.index(min(costs))
 
 
-class Perfect(_Oracle):
+class Oracle(_AllKnowing):
     """Takes the engine that the formula of `least-wait` prefers if all that it is told is true."""
 
     residence = 0.0

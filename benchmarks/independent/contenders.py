@@ -6,10 +6,11 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import TypeAlias
 
 import msgspec
 
-from benchmarks.independent.baselines import CacheAware, Oracle, Perfect
+from benchmarks.independent.baselines import CacheAware, Oracle, TtftOracle
 from benchmarks.independent.engine import Engine
 from benchmarks.independent.fleet import Fleet, Result
 from benchmarks.independent.hardware import Hardware
@@ -18,10 +19,12 @@ from benchmarks.independent.workloads import KINDS
 
 ENGINES = 8
 
-CONTENDERS: Mapping[str, View | type[Oracle | Perfect]] = MappingProxyType(
+Contender: TypeAlias = View | type[TtftOracle | Oracle]
+
+CONTENDERS: Mapping[str, Contender] = MappingProxyType(
     {
+        "ttft-oracle": TtftOracle,
         "oracle": Oracle,
-        "perfect": Perfect,
         "events": View(events=True),
         "observed": View(),
         "events-scrape": View(events=True, first_tokens=False),
@@ -74,7 +77,7 @@ def simulate(case: Case, traces: Path) -> Result:
     return Fleet(fleet, route, scrape_s).run(workload)
 
 
-def _router(contender: View | type[Oracle | Perfect], seed: int) -> tuple[Callable[[Sequence[Engine]], Router], float]:
+def _router(contender: Contender, seed: int) -> tuple[Callable[[Sequence[Engine]], Router], float]:
     if not isinstance(contender, View):
         return contender, float("inf")
     view = contender

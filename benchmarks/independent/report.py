@@ -17,12 +17,12 @@ class Bars(NamedTuple):
     """Acceptance bars of a workload.
 
     Attributes:
-        events: most of the mean TTFT of `perfect` that `events` may take.
+        events: most of the mean TTFT of `oracle` that `events` may take.
         observed: the same of `observed`.
         gie: times as long as `observed` that `gie` takes at least.
         least_request: the same of `least-request`.
         round_robin: the same of `round-robin`.
-        events_loss: goodput that `events` may lose against `perfect`.
+        events_loss: goodput that `events` may lose against `oracle`.
         observed_loss: the same of `observed`.
     """
 
@@ -43,7 +43,7 @@ BARS: Mapping[str, Bars] = MappingProxyType(
         "chat": Bars(1.08, 1.12, 1.5, 4.2, 7.0, 0.01, 0.06),
         "hot": Bars(1.0, 1.05, 40.0, 0.92, 0.88, 0.0, 0.0),
         "uniq": Bars(1.12, 1.12, 4.8, 2.4, 1.45, 0.01, 0.01),
-        "burst": Bars(1.1, 1.13, 1.4, 1.8, 2.4, 0.03, 0.03),
+        "bursty": Bars(1.1, 1.13, 1.4, 1.8, 2.4, 0.03, 0.03),
     }
 )
 """As the first simulation of the policy proposed them."""
@@ -52,13 +52,13 @@ BUSY_CHAT = Bars(1.2, 1.6, 1.4, 9.0, 12.0, 0.01, 0.06)
 """Those of `chat` at loads above 0.9."""
 
 _RATIOS = (
-    ("events / perfect", "events", "perfect"),
-    ("observed / perfect", "observed", "perfect"),
+    ("events / oracle", "events", "oracle"),
+    ("observed / oracle", "observed", "oracle"),
     ("gie / observed", "gie", "observed"),
     ("least-request / observed", "least-request", "observed"),
     ("round-robin / observed", "round-robin", "observed"),
     ("cache-aware / observed", "cache-aware", "observed"),
-    ("events / oracle", "events", "oracle"),
+    ("events / ttft-oracle", "events", "ttft-oracle"),
 )
 """Heading, whose mean TTFT, and by whose it is divided; the first five have bars, the first two upper ones."""
 
@@ -79,10 +79,10 @@ def times(rows: Mapping[str, Row]) -> Iterator[str]:
 
 
 def ratios(rows: Mapping[str, Row], load: float) -> Iterator[str]:
-    """Yield the lines of a table of ratios and losses; the bar is behind them, and `!` where it is missed."""
+    """Yield the lines of a table of ratios and losses: mean, lowest and highest seed, and the bar."""
     known = set(next(iter(rows.values())))
     columns = [column for column in enumerate(_RATIOS) if {column[1][1], column[1][2]} <= known]
-    losses = [each for each in ("events", "observed") if {each, "perfect"} <= known]
+    losses = [each for each in ("events", "observed") if {each, "oracle"} <= known]
     headings = [heading for _, (heading, _, _) in columns] + [f"goodput lost, {each}" for each in losses]
     yield f"| workload | {' | '.join(headings)} |"
     yield "|---|" + "---|" * len(headings)
@@ -94,7 +94,7 @@ def ratios(rows: Mapping[str, Row], load: float) -> Iterator[str]:
             cell = f"{fmean(found):.2f} [{min(found):.2f}-{max(found):.2f}]"
             cells.append(cell + (_bar(fmean(found), bars[place], is_most=place < 2) if place < 5 else ""))
         for each in losses:
-            lost = _mean(row["perfect"], "goodput") - _mean(row[each], "goodput")
+            lost = _mean(row["oracle"], "goodput") - _mean(row[each], "goodput")
             bar = bars.events_loss if each == "events" else bars.observed_loss
             cells.append(f"{lost:.3f}{_bar(round(lost, 3), bar, is_most=True)}")
         yield f"| {name} | {' | '.join(cells)} |"
@@ -102,7 +102,7 @@ def ratios(rows: Mapping[str, Row], load: float) -> Iterator[str]:
 
 def _bar(found: float, bar: float, *, is_most: bool) -> str:
     is_met = found <= bar if is_most else found >= bar
-    return f", {bar:g}{'' if is_met else ' !'}"
+    return f" ({'≤' if is_most else '≥'} {bar:g}){'' if is_met else ' **missed**'}"
 
 
 def _mean(results: Sequence[Result], field: str) -> float:

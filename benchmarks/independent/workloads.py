@@ -1,7 +1,8 @@
 """The seven workloads of the policy's acceptance bars: requests with arrival times, lengths and shared prefixes.
 
-`conv`, `convL`, `synth` and `burst` are windows of Mooncake's traces, `uniq` has the lengths of Azure's of 2023; `chat`
-and `hot` are made up. Where the description of a workload leaves a number open it is an assumption, said beside it.
+`conv`, `convL`, `synth` and `bursty` are windows of Mooncake's traces, `uniq` has the lengths of Azure's of 2023;
+`chat` and `hot` are made up. Where the description of a workload leaves a number open it is an assumption, which is said
+there.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from benchmarks.independent.cache import BLOCK_TOKENS, Run
 _TRACE_BLOCKS = 512 // BLOCK_TOKENS
 """Blocks of one hash id in Mooncake's traces."""
 
-_REQUESTS = 3000
+_REQUESTS = 2400
 """Requests of a run on a trace."""
 
-_SECONDS = MappingProxyType({"chat": 180.0, "hot": 60.0, "uniq": 60.0})
+_SECONDS = MappingProxyType({"chat": 160.0, "hot": 45.0, "uniq": 45.0})
 """Length of the runs on made-up workloads."""
 
 
@@ -143,7 +144,7 @@ def _chat(_: Path, rate: float, generator: random.Random) -> Workload:
     seconds, at, requests = _SECONDS["chat"], 0.0, []
     while (at := at + generator.expovariate(rate / 5)) < seconds:
         requests.append(_session(at, generator.choice(systems), names, generator))
-    return Workload(requests, 80.0, seconds)
+    return Workload(requests, 70.0, seconds)
 
 
 def _session(at: float, system: Run, names: Names, generator: random.Random) -> Request:
@@ -213,8 +214,8 @@ class Kind(msgspec.Struct, frozen=True):
 
     Attributes:
         make: makes one from the directory of traces, requests per second and a generator.
-        capacity: requests per second and engine at load 1, by `--calibrate`: the most at which `oracle` keeps a goodput
-            of 0.85.
+        capacity: requests per second and engine at load 1, by `--calibrate`: the most at which `ttft-oracle` keeps a
+            goodput of 0.85.
         memory: KV memory of the engines, as a factor.
     """
 
@@ -231,6 +232,6 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "chat": Kind(_chat, 9.8),
         "hot": Kind(_hot, 16.0),
         "uniq": Kind(_uniq, 17.0),
-        "burst": Kind(_trace("conversation", burst=True), 0.75),
+        "bursty": Kind(_trace("conversation", burst=True), 0.75),
     }
 )
