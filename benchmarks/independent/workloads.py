@@ -1,8 +1,7 @@
 """The seven workloads of the policy's acceptance bars: requests with arrival times, lengths and shared prefixes.
 
 `conv`, `convL`, `synth` and `bursty` are windows of Mooncake's traces, `uniq` has the lengths of Azure's of 2023;
-`chat` and `hot` are made up. Where the description of a workload leaves a number open it is an assumption, which is said
-there.
+`chat` and `hot` are made up. Where the description of a workload leaves a number open it is assumed, and said there.
 """
 
 from __future__ import annotations
