@@ -24,7 +24,7 @@ _TRACE_BLOCKS = 512 // BLOCK_TOKENS
 _REQUESTS = 2400
 """Requests of a run on a trace."""
 
-_SECONDS = MappingProxyType({"chat": 160.0, "hot": 45.0, "uniq": 45.0})
+_SECONDS = MappingProxyType({"chat": 110.0, "hot": 45.0, "uniq": 45.0})
 """Length of the runs on made-up workloads."""
 
 
@@ -143,7 +143,7 @@ def _chat(_: Path, rate: float, generator: random.Random) -> Workload:
     seconds, at, requests = _SECONDS["chat"], 0.0, []
     while (at := at + generator.expovariate(rate / 5)) < seconds:
         requests.append(_session(at, generator.choice(systems), names, generator))
-    return Workload(requests, 70.0, seconds)
+    return Workload(requests, 60.0, seconds)
 
 
 def _session(at: float, system: Run, names: Names, generator: random.Random) -> Request:
@@ -225,12 +225,12 @@ class Kind(msgspec.Struct, frozen=True):
 
 KINDS: Mapping[str, Kind] = MappingProxyType(
     {
-        "conv": Kind(_trace("conversation"), 1.0),
+        "conv": Kind(_trace("conversation"), 1.13),
         "convL": Kind(_trace("conversation"), 1.25, memory=4),
-        "synth": Kind(_trace("synthetic"), 1.0),
-        "chat": Kind(_chat, 9.8),
-        "hot": Kind(_hot, 16.0),
-        "uniq": Kind(_uniq, 17.0),
-        "bursty": Kind(_trace("conversation", burst=True), 0.75),
+        "synth": Kind(_trace("synthetic"), 1.19),
+        "chat": Kind(_chat, 15.6),
+        "hot": Kind(_hot, 15.8),
+        "uniq": Kind(_uniq, 17.7),
+        "bursty": Kind(_trace("conversation", burst=True), 0.82),
     }
 )
