@@ -1,6 +1,7 @@
 """Compares strategies in the independent simulator; the last line is one JSON object.
 
 python -m benchmarks.independent TRACES [--loads .8 .95] [--seeds 3] [--workloads conv …] [--contenders events …]
+    python -m benchmarks.independent TRACES --points
 python -m benchmarks.independent TRACES --calibrate
 """
 
@@ -16,7 +17,7 @@ from statistics import fmean
 
 import msgspec
 
-from benchmarks.independent import report
+from benchmarks.independent import points, report
 from benchmarks.independent.contenders import CONTENDERS, Case, simulate
 from benchmarks.independent.fleet import Result
 from benchmarks.independent.workloads import KINDS
@@ -39,6 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--workloads", nargs="+", choices=list(KINDS), default=list(KINDS))
     parser.add_argument("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--points", action="store_true", help="what if things go wrong, in place of the tables")
     parser.add_argument("--calibrate", action="store_true", help="find the arrival rates of load 1")
     options = parser.parse_args(arguments)
     with ProcessPoolExecutor(options.processes) as pool:
@@ -46,6 +48,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             capacities = pool.map(partial(_capacity, options.traces), options.workloads)
             found = dict(zip(options.workloads, capacities, strict=True))
             print(msgspec.json.encode(found).decode())
+            return
+        if options.points:
+            run = partial(pool.map, partial(simulate, traces=options.traces))
+            workloads = [each for each in options.workloads if each in points.WORKLOADS]
+            print("", *points.lines(run, workloads, options.seeds), sep="\n")
             return
         cases = [
             Case(workload, contender, load, seed)

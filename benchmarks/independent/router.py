@@ -40,6 +40,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         events: whether the engines report their caches, exactly and soon.
         first_tokens: whether first tokens are heard of.
         scrape_s: seconds between two readings of an engine's metrics.
+        knows_rates: whether the picker is told how fast each engine prefills.
         stated: KV memory that the picker is told, as a factor of the true one.
     """
 
@@ -48,6 +49,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     events: bool = False
     first_tokens: bool = True
     scrape_s: float = 1.0
+    knows_rates: bool = False
     stated: float = 1.0
 
 
@@ -91,6 +93,7 @@ class Picker:
             EndpointSpec(
                 address=f"10.0.0.{place + 1}:8000",
                 kv_tokens=round(engine.hardware.blocks * BLOCK_TOKENS * view.stated),
+                prefill_rate=1 / engine.hardware.linear if view.knows_rates else None,
             )
             for place, engine in enumerate(engines)
         ]
