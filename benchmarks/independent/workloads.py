@@ -24,7 +24,10 @@ _TRACE_BLOCKS = 512 // BLOCK_TOKENS
 _REQUESTS = 2400
 """Requests of a run on a trace."""
 
-_SECONDS = MappingProxyType({"chat": 110.0, "hot": 45.0, "uniq": 45.0})
+_PAST_S, _STAY_S = 300.0, 15.0
+"""How long sessions have been coming when a run begins, and how long their answers took then, seconds."""
+
+_SECONDS = MappingProxyType({"chat": 75.0, "hot": 45.0, "uniq": 45.0})
 """Length of the runs on made-up workloads."""
 
 
@@ -135,15 +138,25 @@ def _of_trace(row: _Row, at: float, names: Names, firsts: dict[int, int]) -> Req
 def _chat(_: Path, rate: float, generator: random.Random) -> Workload:
     """Sessions of 5 turns on average on 4 system prompts of 2,048 tokens, whose users think for 8 s on average.
 
-    Assumed: questions of 300 and answers of 400 tokens on average, log-normal with sigma 0.6; numbers of turns are
-    geometric and thinking times exponential. A turn follows the end of the one before: the load is a closed loop.
+    Assumed: questions of 250 and answers of 300 tokens on average, log-normal with sigma 0.6; numbers of turns are
+    geometric and thinking times exponential. A turn follows the end of the one before: the load is a closed loop. A run
+    begins amid sessions as they would be by then.
     """
     names = Names()
     systems = [Run(names.take(2048 // BLOCK_TOKENS), 2048 // BLOCK_TOKENS) for _ in range(4)]
-    seconds, at, requests = _SECONDS["chat"], 0.0, []
+    seconds, at = _SECONDS["chat"], -_PAST_S
+    requests = []
     while (at := at + generator.expovariate(rate / 5)) < seconds:
-        requests.append(_session(at, generator.choice(systems), names, generator))
-    return Workload(requests, 60.0, seconds)
+        request: Request | None = _session(at, generator.choice(systems), names, generator)
+        while request is not None and request.at < 0:
+            following = request.following
+            if following is not None:
+                following.at += request.at + _STAY_S
+            request = following
+        if request is not None:
+            requests.append(request)
+    requests.sort(key=lambda each: each.at)
+    return Workload(requests, 0.4 * seconds, seconds)
 
 
 def _session(at: float, system: Run, names: Names, generator: random.Random) -> Request:
@@ -152,7 +165,7 @@ def _session(at: float, system: Run, names: Names, generator: random.Random) -> 
         turns += 1
     runs, length, made = [system], system.blocks * BLOCK_TOKENS, list[Request]()
     for turn in range(turns):
-        question, output = _lognormal(300, 0.6, generator), _lognormal(400, 0.6, generator)
+        question, output = _lognormal(250, 0.6, generator), _lognormal(300, 0.6, generator)
         before, length = length // BLOCK_TOKENS, length + question
         if length // BLOCK_TOKENS > before:
             runs.append(Run(names.take(length // BLOCK_TOKENS - before), length // BLOCK_TOKENS - before))
@@ -228,7 +241,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "conv": Kind(_trace("conversation"), 1.13),
         "convL": Kind(_trace("conversation"), 1.25, memory=4),
         "synth": Kind(_trace("synthetic"), 1.19),
-        "chat": Kind(_chat, 15.6),
+        "chat": Kind(_chat, 11.2),
         "hot": Kind(_hot, 15.8),
         "uniq": Kind(_uniq, 17.7),
         "bursty": Kind(_trace("conversation", burst=True), 0.82),
