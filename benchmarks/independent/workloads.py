@@ -241,7 +241,7 @@ KINDS: Mapping[str, Kind] = MappingProxyType(
         "conv": Kind(_trace("conversation"), 1.13),
         "convL": Kind(_trace("conversation"), 1.25, memory=4),
         "synth": Kind(_trace("synthetic"), 1.19),
-        "chat": Kind(_chat, 11.2),
+        "chat": Kind(_chat, 10.5),
         "hot": Kind(_hot, 15.8),
         "uniq": Kind(_uniq, 17.7),
         "bursty": Kind(_trace("conversation", burst=True), 0.82),
