@@ -48,7 +48,6 @@ class Engine:
         self._began = 0.0
         self._step = 0
         self._steps = 1
-        self._is_grown = False
         self._chunks: list[tuple[Job, int]] = []
         self._context = 0
         self._phases = [0] * BLOCK_TOKENS
@@ -194,10 +193,8 @@ class Engine:
 
     def _grow(self) -> None:
         """Take the blocks that decoding needs in the next step."""
-        self._is_grown = False
         while not self.cache.take(self._phases[-self._step % BLOCK_TOKENS]):
             self._preempt()
-        self._is_grown = True
 
     def _grow_on(self) -> None:
         """Take the blocks that decoding needed in the steps after the first of those that were taken as one."""
@@ -255,14 +252,12 @@ class Engine:
     def _preempt(self) -> None:
         """Take the memory of the sequence that was admitted last; it waits in front of all others."""
         self.preemptions += 1
-        if self.prefilling:
+        if self.prefilling:  # admitted after all that decode
             job = self.prefilling.pop()
             self._chunks = [each for each in self._chunks if each[0] is not job]
         else:
             job = next(reversed(self.decoding))
             self._leave(job)
-            if self._is_grown and job.holding is not None:
-                job.holding.private += not job.computed % BLOCK_TOKENS
             self._ends = [each for each in self._ends if each[2] is not job]
             heapq.heapify(self._ends)
         if job.holding is not None:

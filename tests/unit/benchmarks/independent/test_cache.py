@@ -37,6 +37,14 @@ def test_tail_goes_first() -> None:
     assert cache.match((Run(11, 4),), 4)[0] == 4
 
 
+def test_later_runs_go_before_earlier_ones() -> None:
+    """Of a sequence of several runs the last one is given up first."""
+    cache = BlockCache(8)
+    cache.free(filled(cache, (Run(1, 4), Run(11, 4))))
+    assert cache.take(4)
+    assert cache.match((Run(1, 4), Run(11, 4)), 8)[0] == 4
+
+
 def test_use_makes_recent() -> None:
     """What is used again is given up after what is not."""
     cache = BlockCache(8)
