@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import ceil
+from math import ceil, inf
 
 from benchmarks.independent.cache import BLOCK_TOKENS, Change
 from benchmarks.independent.engine import Engine
@@ -38,6 +38,18 @@ class _AllKnowing:
 
     def __init__(self, engines: Sequence[Engine]) -> None:
         self.engines = engines
+        self._away = [0.0] * len(engines)
+
+    def went(self, place: int, now: float) -> None:  # noqa: ARG002  as every router
+        """Leave an engine alone."""
+        self._away[place] = inf
+
+    def came(self, place: int) -> None:
+        """Take it again."""
+        self._away[place] = 0.0
+
+    def lost(self, name: int, now: float) -> None:
+        """Know already."""
 
     def first_token(self, name: int, now: float) -> None:
         """Know already."""
@@ -58,8 +70,11 @@ class TtftOracle(_AllKnowing):
     def pick(self, name: int, job: Job, now: float) -> int:  # noqa: ARG002  as every router
         """Return the place of the engine that a request goes to."""
         costs = [
-            (engine.wait([*queue(engine), (job.prompt - hit, job.prompt)], now) + memory(engine, job, hit), len(engine))
-            for engine in self.engines
+            (
+                away + engine.wait([*queue(engine), (job.prompt - hit, job.prompt)], now) + memory(engine, job, hit),
+                len(engine),
+            )
+            for engine, away in zip(self.engines, self._away, strict=True)
             for hit in (engine.hit(job),)
         ]
         return costs.index(min(costs))
@@ -79,13 +94,13 @@ class Oracle(_AllKnowing):
     def pick(self, name: int, job: Job, now: float) -> int:  # noqa: ARG002  as every router
         """Return the place of the engine that a request goes to."""
         waits, prefills = [], []
-        for engine in self.engines:
+        for engine, away in zip(self.engines, self._away, strict=True):
             uncached = job.prompt - engine.hit(job)
             own = engine.hardware.prefilling(uncached, job.prompt)
             capacity = engine.hardware.blocks * BLOCK_TOKENS
             claimed = sum(each.prompt + each.output for each in engine.jobs())
             excess = max(claimed + job.prompt + job.output - 0.95 * capacity, 0.0)
-            waits.append(engine.wait(queue(engine), now) + excess * self.residence / max(claimed, 1))
+            waits.append(away + engine.wait(queue(engine), now) + excess * self.residence / max(claimed, 1))
             prefills.append(own)
         factor = 1 + min(2.0, *waits)
         costs = [

@@ -12,7 +12,7 @@ import msgspec
 
 from benchmarks.independent.baselines import CacheAware, Oracle, TtftOracle
 from benchmarks.independent.engine import Engine
-from benchmarks.independent.fleet import Fleet, Result
+from benchmarks.independent.fleet import Fleet, Outage, Result
 from benchmarks.independent.hardware import Hardware
 from benchmarks.independent.router import Picker, Router, View
 from benchmarks.independent.workloads import KINDS
@@ -56,6 +56,7 @@ class Case(msgspec.Struct, frozen=True):
         seed: of the workload and of ties.
         view: in place of the contender's.
         slow: how many times as long each engine takes; empty for 1.
+        outage: of an engine, if any.
     """
 
     workload: str
@@ -64,6 +65,7 @@ class Case(msgspec.Struct, frozen=True):
     seed: int
     view: View | None = None
     slow: tuple[float, ...] = ()
+    outage: Outage | None = None
 
 
 def simulate(case: Case, traces: Path) -> Result:
@@ -74,7 +76,7 @@ def simulate(case: Case, traces: Path) -> Result:
     rate = case.load * kind.capacity * ENGINES
     workload = kind.make(traces, rate, random.Random(f"{case.workload} {case.seed}"))  # noqa: S311  to be repeatable
     route, scrape_s = _router(case.view or CONTENDERS[case.contender], case.seed)
-    return Fleet(fleet, route, scrape_s).run(workload)
+    return Fleet(fleet, route, scrape_s).run(workload, case.outage)
 
 
 def _router(contender: Contender, seed: int) -> tuple[Callable[[Sequence[Engine]], Router], float]:

@@ -53,6 +53,20 @@ class Result(msgspec.Struct, frozen=True):
     requests: int
 
 
+class Outage(msgspec.Struct, frozen=True):
+    """An engine that loses everything and is away for a while; what it had in hand is sent again at once.
+
+    Attributes:
+        place: of the engine.
+        at: when, seconds.
+        seconds: how long it is away.
+    """
+
+    place: int
+    at: float
+    seconds: float
+
+
 class _Kind(enum.IntEnum):
     """What happens; of two things at one time the first listed comes first."""
 
@@ -62,6 +76,8 @@ class _Kind(enum.IntEnum):
     END = 3
     SCRAPE = 4
     ARRIVAL = 5
+    DOWN = 6
+    UP = 7
 
 
 class Fleet:
@@ -86,8 +102,11 @@ class Fleet:
         self._left = 0
         self._done: list[Job] = []
 
-    def run(self, workload: Workload) -> Result:
+    def run(self, workload: Workload, outage: Outage | None = None) -> Result:
         """Let a workload pass and return what became of it."""
+        if outage is not None:
+            self._push(outage.at, _Kind.DOWN, outage.place)
+            self._push(outage.at + outage.seconds, _Kind.UP, outage.place)
         for request in workload.requests:
             self._push(request.at, _Kind.ARRIVAL, request)
         if self._scrape_s < inf:
@@ -113,12 +132,28 @@ class Fleet:
         name = next(self._order)
         self._left -= 1
         self._requests[job] = (name, request)
+        self._send(name, job, now)
+
+    def _send(self, name: int, job: Job, now: float) -> None:
         place = self._router.pick(name, job, now)
         engine = self.engines[place]
         due = engine.due
         engine.submit(job, now)
         if engine.due != due:
             self._push(engine.due, _Kind.STEP, place)
+
+    def _fail(self, place: int, now: float) -> None:
+        """Let an engine lose everything."""
+        jobs = list(self.engines[place].jobs())
+        self.engines[place] = Engine(self.engines[place].hardware)
+        self._router.went(place, now)
+        for job in jobs:
+            name, arrived = self._requests[job][0], job.arrived
+            self._router.lost(name, now)
+            job.holding = job.cached = None
+            job.computed = job.generated = 0
+            self._send(name, job, now)
+            job.arrived = arrived
 
     def _step(self, place: int, now: float, end: float) -> None:
         engine = self.engines[place]
@@ -147,6 +182,10 @@ class Fleet:
             self._router.first_token(what, now)
         elif kind is _Kind.END:
             self._router.ended(self._requests.pop(what)[0], what, now)
+        elif kind is _Kind.DOWN:
+            self._fail(what, now)
+        elif kind is _Kind.UP:
+            self._router.came(what)
         elif kind is _Kind.REPORT:
             place, changes = what
             self._router.changed(place, changes)

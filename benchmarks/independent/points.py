@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from benchmarks.independent.contenders import ENGINES, Case
-from benchmarks.independent.fleet import Result
+from benchmarks.independent.fleet import Outage, Result
 from benchmarks.independent.hardware import Hardware
 from benchmarks.independent.router import View
 
@@ -21,11 +21,12 @@ _RATE = 1 / Hardware().linear
 
 
 class _Side(NamedTuple):
-    """Whose mean TTFT it is: a contender, the view in place of its own, and how slow the engines are."""
+    """Whose mean TTFT it is: a contender, the view in place of its own, how slow the engines are, and an outage."""
 
     contender: str
     view: View | None = None
     slow: tuple[float, ...] = ()
+    outage: Outage | None = None
 
 
 class Point(NamedTuple):
@@ -44,6 +45,10 @@ class Point(NamedTuple):
     lower: _Side
     bar: float
     is_most: bool = True
+
+
+_DOWN = Outage(place=0, at=10.0, seconds=30.0)
+"""After the warm-up, and over before the shortest run is."""
 
 
 def _starting_at(rate: float) -> _Side:
@@ -80,6 +85,18 @@ POINTS = (
     ),
     Point("(g) KV memory misstated x 0.3, observed", _Side("observed", View(stated=0.3)), _Side("observed"), 1.06),
     Point("(g) KV memory misstated x 3, observed", _Side("observed", View(stated=3.0)), _Side("observed"), 1.06),
+    Point(
+        "(h) an engine away for 30 s, then cold, events / ttft-oracle",
+        _Side("events", outage=_DOWN),
+        _Side("ttft-oracle", outage=_DOWN),
+        1.0,
+    ),
+    Point(
+        "(h) the same, observed / ttft-oracle",
+        _Side("observed", outage=_DOWN),
+        _Side("ttft-oracle", outage=_DOWN),
+        1.0,
+    ),
 )
 
 
@@ -105,4 +122,4 @@ def lines(
 
 def _case(side: _Side, workload: str, seed: int) -> Case:
     able = sum(1 / factor for factor in side.slow) / len(side.slow) if side.slow else 1.0
-    return Case(workload, side.contender, LOAD * able, seed, side.view, side.slow)
+    return Case(workload, side.contender, LOAD * able, seed, side.view, side.slow, side.outage)

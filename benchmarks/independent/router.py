@@ -65,6 +65,15 @@ class Router(Protocol):
     def ended(self, name: int, job: Job, now: float) -> None:
         """Hear of a request's end."""
 
+    def went(self, place: int, now: float) -> None:
+        """Hear that an engine is away, and has lost everything."""
+
+    def came(self, place: int) -> None:
+        """Hear that it is back."""
+
+    def lost(self, name: int, now: float) -> None:
+        """Hear that a request was lost with its engine; it is sent again."""
+
     def changed(self, place: int, changes: Sequence[Change]) -> None:
         """Hear of an engine's reports on its cache."""
 
@@ -89,6 +98,7 @@ class Picker:
         self._generator = generator
         self._decisions: dict[int, Decision] = {}
         self._ttft = [Times(0.0, 0.0)] * len(engines)
+        self._away: set[str] = set()
         specs = [
             EndpointSpec(
                 address=f"10.0.0.{place + 1}:8000",
@@ -121,7 +131,8 @@ class Picker:
         if self._view.events:
             blocks = [block for run in job.runs for block in range(run.first, run.first + run.blocks)]
             tokens = TokenPrompt(TokenChain(blocks, BLOCK_TOKENS), job.prompt)
-        decision = self._core.picker.pick(request, now, self._generator, tokens=tokens)
+        subset = [address for address in self._places if address not in self._away] if self._away else None
+        decision = self._core.picker.pick(request, now, self._generator, subset, tokens)
         if isinstance(decision, Rejection):
             raise RuntimeError(f"no engine for request {name}: {decision}")  # noqa: TRY004  it is an answer of the picker
         self._decisions[name] = decision
@@ -144,6 +155,22 @@ class Picker:
             duration=job.finished - job.arrived,
             usage=Usage(job.prompt, job.output, job.cached),
         )
+        self._core.feedback.settle(outcome, now)
+
+    def went(self, place: int, now: float) -> None:  # noqa: ARG002  as every router
+        """Hear that an engine is away, and has lost everything."""
+        endpoint = self._endpoints[place]
+        self._away.add(endpoint.address)
+        self._core.feedback.restarted(endpoint)
+        self._core.resident.cleared(endpoint.slot)
+
+    def came(self, place: int) -> None:
+        """Hear that it is back."""
+        self._away.discard(self._endpoints[place].address)
+
+    def lost(self, name: int, now: float) -> None:
+        """Hear that a request was lost with its engine; it is sent again."""
+        outcome = Outcome(decision_id=self._decisions.pop(name).id, ending=Ending.LOCAL)
         self._core.feedback.settle(outcome, now)
 
     def changed(self, place: int, changes: Sequence[Change]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from benchmarks.independent.contenders import CONTENDERS, Case, simulate
+from benchmarks.independent.fleet import Outage
 from benchmarks.independent.workloads import KINDS
 
 NOWHERE = Path()
@@ -23,6 +25,15 @@ def test_each_contender_answers_all(contender: str) -> None:
     assert 0.0 < result.ttft <= result.duration
     if contender == "events":
         assert simulate(case, NOWHERE) == result
+
+
+@pytest.mark.parametrize("contender", ["events", "observed", "oracle", "ttft-oracle"])
+def test_outage_loses_no_request(contender: str) -> None:
+    """What an engine loses is answered by others, and none is sent to it while it is away."""
+    case = Case("hot", contender, 0.03, 7, outage=Outage(place=0, at=20.0, seconds=10.0))
+    calm = msgspec.structs.replace(case, outage=None)
+    assert simulate(case, NOWHERE).requests == simulate(calm, NOWHERE).requests
+    assert simulate(case, NOWHERE).ttft > simulate(calm, NOWHERE).ttft
 
 
 def test_sessions_go_on() -> None:
