@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -45,7 +44,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     strategy: str = "least-wait"
-    parameters: Mapping[str, Any] = MappingProxyType({})
+    parameters: dict[str, Any] = msgspec.field(default_factory=dict)
     events: bool = False
     first_tokens: bool = True
     scrape_s: float = 1.0
@@ -91,7 +90,7 @@ class Picker:
     """
 
     def __init__(self, view: View, engines: Sequence[Engine], generator: random.Random) -> None:
-        own = StrategyConfig(name=view.strategy, parameters=dict(view.parameters))
+        own = StrategyConfig(name=view.strategy, parameters=view.parameters)
         named = StrategyConfig() if view.strategy == CacheAware.name else own
         self._view = view
         self._core = build_core(Config(pools={_POOL: PoolConfig(strategy=named)}), NoObserver())
