@@ -9,13 +9,14 @@ from typing import NamedTuple
 
 from benchmarks.bodies import MODEL, PATH, SMALL, chat_bodies
 from ext_proc.assembly import Core, build_core
-from ext_proc.config import Config, PoolConfig
+from ext_proc.config import Config, LogConfig, PoolConfig
 from ext_proc.core.model import InferenceRequest
 from ext_proc.core.observer import NoObserver, Observer
 from ext_proc.core.pool import EndpointSpec
 from ext_proc.core.prompts import RequestHead, classify, parse
 from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.fan_out import FanOut
+from ext_proc.ops.limited_log import LimitedLog
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
@@ -37,7 +38,8 @@ def observed_fleet(endpoints: int) -> Iterator[Parts]:
     with Path("/dev/null").open("wb") as output:
         metrics = Metrics(lambda: core.registry.snapshot.models)
         lines = LineWriter(output)
-        observer = FanOut(metrics, DecisionRing(), LogObserver(configure("info", "json", lines), lines=lines))
+        log = LimitedLog(configure("info", "json", lines), LogConfig().max_per_second)
+        observer = FanOut(metrics, DecisionRing(), LogObserver(log, lines))
         core = fleet(endpoints, observer)
         yield Parts(core, observer, metrics)
 

@@ -48,6 +48,7 @@ from ext_proc.ops.decisions import DecisionRing
 from ext_proc.ops.events import Event
 from ext_proc.ops.explanations import explain_rehearsal
 from ext_proc.ops.fan_out import FanOut
+from ext_proc.ops.limited_log import LimitedLog
 from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.ops.metrics import Metrics
@@ -100,12 +101,13 @@ class Service:
         self._stopping = asyncio.Event()
         self._stack = AsyncExitStack()
         self._output = LineWriter(output)
-        self._log = configure(config.log.level, config.log.format, self._output)
-        direct = self._output if config.log.format == "json" else None
-        self._lines = LogObserver(self._log, lines=direct)
         self._metrics = Metrics(lambda: self._core.registry.snapshot.models)
+        log, limits = config.log, (config.log.max_per_second, config.log.max_requests_per_second)
+        self.log = LimitedLog(configure(log.level, log.format, self._output), *limits, self._metrics.line_held_back)
+        self._say = self.log.say
+        direct = self._output if log.format == "json" else None
         self._ring = DecisionRing(pace=lambda decision, address: pace(self._core, decision, address))
-        self._observer = FanOut(self._metrics, self._ring, self._lines)
+        self._observer = FanOut(self._metrics, self._ring, LogObserver(self.log, direct))
         self._core = build_core(config, self._observer)
         self._exchange_policy = exchange_policy(config, admission=self._core.admission)
         self._generator = random.Random()  # noqa: S311  breaks ties
@@ -169,7 +171,7 @@ class Service:
         await self._grpc.stop(STOP_GRACE_S)
         await self._stack.aclose()
         self._say(Event.SERVER_STOPPED)
-        self._lines.close()
+        self.log.close()
         self._output.flush()
 
     def stop_on_signals(self) -> None:
@@ -240,7 +242,7 @@ class Service:
             self._probing.run,
             self._listening.run,
             self._securing.run,
-            lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, chores),
+            lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, (*chores, self.log.report)),
             lambda: admitting.look(self._core.admission, time.monotonic, failed),
             lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
         )
@@ -284,9 +286,6 @@ class Service:
     def _reload_failed(self, error: Exception) -> None:
         self._metrics.config_reloaded(applied=False)
         self._say(Event.CONFIG_REJECTED, error=str(error))
-
-    def _say(self, event: Event, **fields: object) -> None:
-        getattr(self._log, event.level)(event.name_, **fields)
 
     def _admin_app(self) -> Any:
         gauges = Gauges(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 from functools import partial
 from importlib.metadata import version
@@ -20,6 +21,9 @@ INTERRUPTED = 130
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a fault, 2 for something the user can mend, 130 for Ctrl-C."""
+    # gRPC's C library reads this when it is loaded. By default it writes to standard error, past every limit, a line
+    # for each stranger who speaks no TLS or names another server.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         parsed = parser().parse_args(arguments)
         status: int = parsed.run(parsed)

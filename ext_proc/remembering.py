@@ -80,13 +80,15 @@ class Remembering:
         return self._file is not None and not self._problem
 
     def restore(self) -> None:
-        """Take over the orders of an earlier process; a file that cannot be used is told of, and left for a look."""
+        """Take over the orders of an earlier process; a file that cannot be used is told of, and kept beside."""
         if self._file is None:
             return
         try:
             orders = self._file.read()
         except ConfigError as error:
-            self._say(Event.SOURCE_FAILED, source=SOURCE, reason=str(error))
+            aside = self._file.set_aside()
+            kept = {} if aside is None else {"set_aside": str(aside)}
+            self._say(Event.SOURCE_FAILED, source=SOURCE, reason=str(error), **kept)
             return
         if orders is None:
             self._write(())  # so that a place that cannot be written is known before it is needed

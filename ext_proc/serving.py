@@ -8,6 +8,7 @@ from typing import BinaryIO
 
 from ext_proc.app import Service
 from ext_proc.config import Config, load, located, parse
+from ext_proc.ops.foreign_logs import heard
 
 
 async def serve(path: Path, output: BinaryIO) -> None:
@@ -28,5 +29,6 @@ async def run(config: Config, path: Path | None, output: BinaryIO, read: Callabl
     with located(path):
         service = Service(config, path, output, read)
     service.stop_on_signals()
-    async with service:
-        await service.run()
+    with heard(service.log.say):
+        async with service:
+            await service.run()

@@ -30,6 +30,7 @@ Name = Annotated[str, Meta(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9
 StrategyName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9-]{0,62}$")]
 ModelName = Annotated[str, Meta(min_length=1, max_length=256)]
 UrlPath = Annotated[str, Meta(min_length=1, max_length=256)]
+LinesPerSecond = Annotated[int, Meta(ge=1, le=1_000_000)]
 SomeTokens = Annotated[int, Meta(ge=1, le=10_000_000_000)]
 
 
@@ -236,10 +237,16 @@ class LogConfig(Section, frozen=True, kw_only=True):
     Attributes:
         level: The least severe level that is written. `info` writes one line per request.
         format: `json` for machines, `console` for people.
+        max_per_second: Lines in a second of one kind, at most: of an event, and of one value of the field that it is
+            limited by. Further ones are counted, in `suppressed` of the kind's next line. Requests that failed on an
+            engine's side, and refusals, are limited so.
+        max_requests_per_second: The same for lines of all other requests together. Unset writes them all.
     """
 
     level: LogLevel = "info"
     format: LogFormat = "json"
+    max_per_second: LinesPerSecond = 10
+    max_requests_per_second: LinesPerSecond | None = None
 
 
 class Config(Section, frozen=True, kw_only=True):

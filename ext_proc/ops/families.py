@@ -139,6 +139,9 @@ TASKS = _gauge("tasks", "Coroutines that run in the process; they grow with endp
 ACCESS_LOG_ENTRIES = _counter("access_log_entries", "Access log entries received from Envoy.", "result")
 RELOAD_SUCCESS = _gauge("config_reload_success", "1 if the latest content of every watched file was usable, else 0.")
 RELOADS = _counter("config_reloads", "Changes of watched files, by result: applied or rejected.", "result")
+LOG_LINES_SUPPRESSED = _counter(
+    "log_lines_suppressed", "Log lines held back, since there were too many of their kind.", "event"
+)
 DEGRADED = _gauge("degraded", "1 while kvpicker decides with less than it should know.", "reason")
 BUILD_INFO = _gauge("build_info", "Always 1; the versions are in the labels.", "version", "python")
 IN_FLIGHT = _gauge("endpoint_in_flight", "Requests in flight at an endpoint.", "endpoint", "pool")

@@ -133,6 +133,10 @@ class Metrics(NoObserver):
         else:
             self._rejected.add(source)
 
+    def line_held_back(self, event: str) -> None:
+        """Count a log line that was not written, since there were too many of its kind."""
+        self.tallies[families.LOG_LINES_SUPPRESSED].add((event,))
+
     def access_log_entry(self, result: str) -> None:
         """Count an entry of Envoy's access log by what became of it."""
         self._entries.counts[(result,)] += 1

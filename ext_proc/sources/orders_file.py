@@ -17,6 +17,9 @@ VERSION = 1
 MODE = 0o600
 MOST_ORDERS = 10_000
 MOST_BYTES = 8 * 1024 * 1024
+ASIDE = ".unusable"
+"""What the name of a file ends in that was set aside."""
+
 LONGEST_S = 366 * 86_400.0
 """No deadline that is read is taken to be further away: the wall clock may have jumped since it was written."""
 
@@ -69,6 +72,18 @@ class OrdersFile:
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror or error}", path=str(self.path)) from error
         return [self._order(entry) for entry in self._decoded(content).orders]
+
+    def set_aside(self) -> Path | None:
+        """Move a file that is none of ours out of the way, over one that was moved before.
+
+        Returns where it is now; None where it had to stay, and the next writing replaces it.
+        """
+        aside = self.path.with_name(f"{self.path.name}{ASIDE}")
+        try:
+            self.path.replace(aside)
+        except OSError:
+            return None
+        return aside
 
     def write(self, orders: Sequence[Order]) -> None:
         """Put orders into the file; of too many those that come last.

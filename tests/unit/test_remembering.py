@@ -181,19 +181,53 @@ def test_an_order_on_one_of_many_is_written_with_all_others(kept: Config) -> Non
     assert Process(kept, A, B).stages == {A: "cordoned", B: "cordoned"}
 
 
-def test_a_broken_file_is_told_and_left_for_a_look(tmp_path: Path) -> None:
-    """Kvpicker starts all the same, and writes it anew with the next order."""
-    orders = tmp_path / "orders.json"
-    orders.write_text('{"version": 1, "orders": [{"addr')
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        ('{"version": 1, "orders": [{"addr', "is no file of orders"),
+        ('{"version": 2, "orders": {"new": "shape"}}', "has version 2, and this kvpicker knows 1"),
+        ("", "is no file of orders"),
+    ],
+    ids=["broken", "later version", "empty"],
+)
+def test_a_file_that_cannot_be_used_is_set_aside(tmp_path: Path, content: str, reason: str) -> None:
+    """Kvpicker starts with one warning, and no order it is given overwrites what a later version left (I12)."""
+    orders, aside = tmp_path / "orders.json", tmp_path / "orders.json.unusable"
+    orders.write_text(content)
     config = load(Place(tmp_path, orders=orders).config)
     first = Process(config, A, B)
     ((event, fields),) = first.said
-    assert (event, fields["source"]) == (Event.SOURCE_FAILED, "orders")
-    assert f"{orders}: is no file of orders" in fields["reason"]
+    assert (event, fields["source"], fields["set_aside"]) == (Event.SOURCE_FAILED, "orders", str(aside))
+    assert f"{orders}: {reason}" in fields["reason"]
     first.look()
-    assert orders.read_text() == '{"version": 1, "orders": [{"addr'
     first.draining.cordon(A)
-    assert Process(config, A, B).stages == {A: "cordoned", B: "active"}
+    failures = [event for event, _ in first.said if event is Event.SOURCE_FAILED]
+    assert (aside.read_text(), len(failures)) == (content, 1)
+    second = Process(config, A, B)
+    assert second.stages == {A: "cordoned", B: "active"}
+    assert [event for event, _ in second.said] == [Event.ORDERS_RESTORED]
+
+
+def test_a_file_that_cannot_be_moved_stops_nothing(tmp_path: Path) -> None:
+    """Its place may be written later; until then orders hold as long as the process (I12)."""
+    orders = tmp_path / "orders.json"
+    orders.mkdir()
+    (tmp_path / "orders.json.unusable").write_text("in the way of a folder")
+    first = Process(load(Place(tmp_path, orders=orders).config), A, B)
+    first.draining.cordon(A)
+    assert first.stages == {A: "cordoned", B: "active"}
+    assert {fields.get("set_aside") for _, fields in first.said} == {None}
+
+
+async def test_a_service_starts_with_the_state_of_another_version(tmp_path: Path) -> None:
+    """It listens, and its log has the one warning (I12)."""
+    orders = tmp_path / "orders.json"
+    orders.write_text('{"version": 7}')
+    place = Place(tmp_path, orders=orders)
+    async with place.service():
+        assert place.logged("server_started")
+    warnings = [line for line in map(json.loads, place.output.getvalue().splitlines()) if line["level"] == "warning"]
+    assert [(line["event"], line["source"]) for line in warnings] == [("source_failed", "orders")]
 
 
 def test_a_place_that_cannot_be_written_is_told_before_it_is_needed(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Change
-from ext_proc.core.signals import EngineSignals, Interval, Times
+from ext_proc.core.signals import EngineSignals, Interval, Signals, Times
 from ext_proc.ops import families
 from ext_proc.ops.events import Event
 from ext_proc.ops.metrics import Metrics
 from ext_proc.scraping import ScrapeNews
+from ext_proc.sources.scrape_engines import PageReader
 from tests.unit.core.builders import Fleet, request, text
 
 
@@ -84,6 +87,35 @@ def test_slow_first_tokens_make_an_endpoint_count_as_slower() -> None:
     assert rates[0] > rates[1] > rates[2] > rates[3] > 0
     hearing.learn(Interval(seconds=1.0, restarted=True))
     assert hearing.rate() == rates[3]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        "process_start_time_seconds 1700000900.5\nvllm:prompt_tokens_total 9000\n",
+        "vllm:prompt_tokens_total 0\n",
+        "process_start_time_seconds 1700000000.5\nvllm:prompt_tokens_total 12\n",
+    ],
+    ids=["another start", "counters without a start", "counters fell"],
+)
+def test_a_restart_in_place_is_seen_on_the_page(after: str) -> None:
+    """Same address, another process: what our own history credits it with is gone, the others' stays (E06)."""
+    hearing = Hearing()
+    fleet, prompt = hearing.fleet, request(text("p", 32_000))
+    first, other = fleet.endpoints
+    for endpoint in (first, other):
+        fleet.settle(fleet.pick(prompt, subset={endpoint.address}))
+    usual = "# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running 0\n"
+    before = f"{usual}process_start_time_seconds 1700000000.5\nvllm:prompt_tokens_total 9000\n"
+    signals, reader = Signals(), PageReader("vllm")
+    for at, page in enumerate((before, before, f"{usual}{after}")):
+        assert all(terms.hit_tokens > 0 for terms in fleet.pick(prompt).terms)
+        interval = signals.note(first.slot, reader.read(page.encode(), float(at)).signals)
+        if interval is not None:
+            hearing.learn(interval)
+    hits = {terms.endpoint.address: terms.hit_tokens for terms in fleet.pick(prompt).terms}
+    assert hits[first.address] == 0
+    assert hits[other.address] > 0
 
 
 def test_an_empty_queue_ends_the_virtual_one() -> None:

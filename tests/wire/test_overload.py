@@ -172,7 +172,7 @@ async def running_quiet(folder: Path, more: str) -> AsyncIterator[Stack]:
 
 
 async def test_the_first_engine_of_a_pool_is_waited_for(tmp_path: Path) -> None:
-    """Scale from zero: the request comes first, then the engine, then the answer; without one it is 503."""
+    """Scale from zero: the request comes first, then the engine, then the answer (E12)."""
     async with capped(tmp_path, queue="{scale_from_zero_s: 20}") as stack:
         stack.list_engines([])
         await until(lambda: not stack.service._core.registry.snapshot.endpoints)
@@ -180,3 +180,36 @@ async def test_the_first_engine_of_a_pool_is_waited_for(tmp_path: Path) -> None:
         await waiting(stack, 1)
         stack.list_engines([stack.engines[0].address])
         assert (await asked)[0] == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_without_waiting_an_empty_pool_is_503_at_once(tmp_path: Path, path: str) -> None:
+    """In the shape of the API and with Retry-After, so that clients need no logic of their own (E12)."""
+    async with capped(tmp_path) as stack:
+        stack.list_engines([])
+        await until(lambda: not stack.service._core.registry.snapshot.endpoints)
+        status, headers, text = await ask(stack, "early", path=path)
+        error = json.loads(text)
+        assert (status, headers["content-type"], headers["retry-after"]) == (503, "application/json", "1")
+        assert error["error"]["message"]
+        assert (error.get("type") == "error") is (path == "/v1/messages")
+
+
+async def test_an_empty_pool_is_503_when_the_wait_is_over(tmp_path: Path) -> None:
+    """Then and not before, or never if the client has gone (E12).
+
+    The case's 3 s +- 0.5 s are 1 s to 2 s.
+    """
+    async with capped(tmp_path, queue="{scale_from_zero_s: 1, max_requests: 2}") as stack:
+        stack.list_engines([])
+        await until(lambda: not stack.service._core.registry.snapshot.endpoints)
+        began = time.monotonic()
+        gone, patient = ask(stack, "gone"), ask(stack, "patient")
+        await waiting(stack, 2)
+        assert (await ask(stack, "one too many"))[0] in {429, 503}
+        await drop(gone)
+        await waiting(stack, 1)
+        status, headers, _ = await patient
+        assert (status, headers["retry-after"]) == (503, "1")
+        assert 1.0 <= time.monotonic() - began <= 2.0
+        assert stack.service._core.admission.fills["main"].bytes == 0

@@ -233,6 +233,28 @@ async def test_a_cut_stream_is_cut_for_the_client_too(stack: Stack, fault: str) 
     assert [load.in_flight for load in stack.service._core.ledger._loads.values()] == [0, 0, 0]
 
 
+async def test_who_repeats_a_request_that_was_reset_gets_its_answer_elsewhere(stack: Stack) -> None:
+    """At the second try at the latest, although the engine that resets has the prefix (F12).
+
+    The case's client tries three times within a second; here it does as soon as the end of the one before is known.
+    """
+    prompt = "List three rivers. " * 2_000
+    first = (await stack.chat(prompt))[1]["x-sim-engine"]
+    await stack.finished(1)
+    (holder,) = [engine for engine in stack.engines if engine.options.name == first]
+    assert (await stack.chat(prompt))[1]["x-sim-engine"] == first
+    await stack.finished(2)
+    async with stack.client.post(f"{holder.url}/sim/faults", json={"kind": "reset_before_headers"}) as answer:
+        assert answer.status == 200
+    assert (await stack.chat(prompt))[0] == 503
+    repeats = []
+    for known in range(3, 6):
+        await stack.finished(known)
+        repeats.append((await stack.chat(prompt))[:2])
+    assert any(status == 200 and headers["x-sim-engine"] != first for status, headers in repeats[:2])
+    assert repeats[2][0] == 200
+
+
 async def test_client_that_leaves_frees_its_place(stack: Stack) -> None:
     """A client that hangs up in mid-stream is no longer counted, and is not the engine's fault (F07)."""
     body = {"model": MODEL, "max_tokens": 50_000, "ignore_eos": True, "stream": True, "messages": TURNS}

@@ -35,6 +35,56 @@ def test_a_configuration_cannot_run_code(text: str) -> None:
         parse(SMALL + text)
 
 
+MODELS_TWICE = """
+models:
+  acme/chat-8b:
+    endpoints: [10.0.0.11:8000]
+  acme/embed-1:
+    endpoints: [10.0.0.17:8000]
+  acme/chat-8b:
+    endpoints: [10.0.0.12:8000]
+""".lstrip()
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "lines"),
+    [
+        (MODELS_TWICE, "models.acme/chat-8b", "2 and 6"),
+        (SMALL + "log: {level: info}\nlog: {format: json}\n", "log", "2 and 3"),
+        ("pools:\n  p:\n    strategy: {name: random,\n      'name': random}\n", "pools.p.strategy.name", "3 and 4"),
+        (SMALL + 'tenants:\n  priorities:\n    a: 1\n    "a": 2\n', "tenants.priorities.a", "4 and 5"),
+    ],
+    ids=["names of models", "sections", "quoted or not", "names of priorities"],
+)
+def test_a_key_that_stands_twice_is_named_with_both_lines(text: str, field: str, lines: str) -> None:
+    """No entry vanishes silently, at whatever depth and however it is written (I03)."""
+    with pytest.raises(ConfigError, match=f": {field}: the key stands twice, on lines {lines}; remove one"):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "lines"),
+    [
+        ("endpoints: ['10.0.0.11:8000']\nendpoints: ['10.0.0.12:8000']\n", "endpoints", "1 and 2"),
+        (
+            "endpoints:\n- address: 10.0.0.11:8000\n  models: [a]\n  models: [b]\n",
+            r"endpoints\[0\].models",
+            "3 and 4",
+        ),
+        (
+            "endpoints:\n- {address: 10.0.0.11:8000, labels: {gpu: a, gpu: b}}\n",
+            r"endpoints\[0\].labels.gpu",
+            "2 and 2",
+        ),
+    ],
+    ids=["lists", "fields", "labels"],
+)
+def test_a_key_that_stands_twice_in_a_file_of_endpoints_is_named_too(text: str, field: str, lines: str) -> None:
+    """An endpoint is not dropped because a list was begun anew (I03)."""
+    with pytest.raises(ConfigError, match=f": {field}: the key stands twice, on lines {lines}; remove one"):
+        parse_endpoints(text)
+
+
 def test_every_mistake_is_reported_at_once() -> None:
     """Several mistakes give one error with a line for each, in the order of the file."""
     with pytest.raises(ConfigError) as caught:

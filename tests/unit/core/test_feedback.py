@@ -136,7 +136,7 @@ def test_b17_errors_of_clients_keep_an_engine_in_rotation(fleet: Fleet) -> None:
 
 
 def test_f12_a_repeated_request_leaves_the_engine_that_resets(fleet: Fleet) -> None:
-    """A prefix that an engine holds does not outweigh that it just failed twice."""
+    """A prefix that an engine holds does not outweigh that it just failed twice (F12)."""
     first = fleet.serve(request(PROMPT)).chosen
     picked = []
     for _ in range(3):
@@ -365,7 +365,7 @@ def test_tokens_of_another_endpoint_teach_nothing_of_the_chosen_one(fleet: Fleet
 
 
 def test_a_restarted_engine_holds_no_prefix(fleet: Fleet) -> None:
-    """What an engine held is forgotten when its process began anew, and a successor's memory is left alone."""
+    """What an engine held is forgotten when its process began anew, and a successor's memory is left alone (E06)."""
     first = fleet.serve(request(PROMPT))
     gone = msgspec.structs.replace(first.chosen, generation=-1)
     fleet.feedback.restarted(gone)

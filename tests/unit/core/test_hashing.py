@@ -55,7 +55,7 @@ def test_equal_blocks_at_different_places_hash_differently() -> None:
 
 @given(PARTS, PARTS)
 def test_h08_namespaces_never_run_into_each_other(one: list[str], other: list[str]) -> None:
-    """Two caches share hashes only if model and every part of the namespace are equal."""
+    """Two caches share hashes only if model and every part of the namespace are equal (H08)."""
     chains = [SMALL.chain(request(b"abcd", model=model, namespace=tuple(rest))) for model, *rest in (one, other)]
     assert (chains[0] == chains[1]) == (one == other)
 
@@ -66,7 +66,7 @@ def test_h08_namespaces_never_run_into_each_other(one: list[str], other: list[st
     ids=["moved border", "adapter or salt", "separator inside"],
 )
 def test_h08_framing_of_the_namespace(one: tuple[str, ...], other: tuple[str, ...]) -> None:
-    """Parts that are equal when written one after the other stay apart."""
+    """Parts that are equal when written one after the other stay apart (H08)."""
     chains = [SMALL.chain(request(b"abcd", model=model, namespace=tuple(rest))) for model, *rest in (one, other)]
     assert chains[0] != chains[1]
 

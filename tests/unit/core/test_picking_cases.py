@@ -19,7 +19,10 @@ def test_f01_a_burst_is_spread_because_picks_are_counted_at_once() -> None:
 
 @pytest.mark.parametrize("kv_tokens", [None, 450_000], ids=["memory unknown", "memory known"])
 def test_f02_a_hot_prefix_spreads_over_the_fleet(kv_tokens: int | None) -> None:
-    """One popular system prompt at 60 requests/s does not overload its first holder and becomes known on the others."""
+    """One popular system prompt at 60 requests/s does not overload its first holder and becomes known on the others.
+
+    In shares (F02); what it costs in waiting, tests/unit/sim/fleet/test_hot_prefix.py measures.
+    """
     fleet = Fleet(3, kv_tokens=kv_tokens)
     fleet.settle(fleet.pick(request(SYSTEM), subset={"10.0.0.11:8000"}))
     running: list[tuple[float, Decision]] = []
@@ -33,10 +36,13 @@ def test_f02_a_hot_prefix_spreads_over_the_fleet(kv_tokens: int | None) -> None:
     counts = shares(made[600:])
     assert len(counts) == 3
     assert max(counts.values()) <= 1.5 * min(counts.values())
+    chain = fleet.hasher.chain(request(SYSTEM))
+    known = fleet.index.depths(chain, [endpoint.slot for endpoint in fleet.endpoints])
+    assert min(known) >= len(chain) - 1
 
 
 def test_f04_a_prefix_nobody_has_leaves_the_load_to_decide() -> None:
-    """With 30, 0 and 15 requests running, requests that come one after the other prefer E2, then E3, then E1."""
+    """With 30, 0 and 15 requests running, new ones prefer E2, then E3, then E1 (F04)."""
     fleet = Fleet(3)
     fleet.occupy(0, 30)
     fleet.occupy(2, 15, seconds=10.0)
@@ -50,7 +56,7 @@ def test_f04_a_prefix_nobody_has_leaves_the_load_to_decide() -> None:
 
 
 def test_f05_equal_endpoints_get_equal_shares() -> None:
-    """300 requests, each finished before the next, do not all go to the first of three idle endpoints."""
+    """300 requests, each finished before the next, do not all go to the first of three idle endpoints (F05)."""
     fleet = Fleet(3)
     counts = shares([fleet.serve(request(text(number, 512))) for number in range(300)])
     assert all(70 <= counts[endpoint.address] <= 130 for endpoint in fleet.endpoints)
@@ -68,7 +74,7 @@ def test_f07_disconnects_release_everything() -> None:
 
 @pytest.mark.parametrize("ending", [Ending.RESET, Ending.CONNECT_FAILURE])
 def test_f12_a_repeated_request_leaves_the_endpoint_that_fails(ending: Ending) -> None:
-    """The client's second repeat at the latest goes elsewhere, although the failing endpoint had its prefix."""
+    """The client's second repeat at the latest goes elsewhere, although the failing endpoint had its prefix (F12)."""
     fleet = Fleet(3)
     asked = request(text("p"))
     first = fleet.serve(asked)
@@ -81,7 +87,7 @@ def test_f12_a_repeated_request_leaves_the_endpoint_that_fails(ending: Ending) -
 
 
 def test_f14_tokens_count_more_than_requests() -> None:
-    """Three prompts of 100,000 tokens in prefill keep new requests away more than ten of 100."""
+    """Three prompts of 100,000 tokens in prefill keep new requests away more than ten of 100 (F14)."""
     fleet = Fleet(2)
     fleet.occupy(0, 3, tokens=100_000)
     fleet.occupy(1, 10, tokens=100)
@@ -164,7 +170,7 @@ def test_e04_a_reused_address_inherits_nothing(order: str) -> None:
 
 
 def test_h08_prefixes_of_other_caches_are_not_seen() -> None:
-    """Model, adapter and salt that read alike when joined do not share what is cached."""
+    """Model, adapter and salt that read alike when joined do not share what is cached (H08)."""
     fleet = Fleet(1, models=frozenset({"a", "ab", "X"}))
     fleet.serve(request(SYSTEM, model="a", namespace=("bc",)))
     fleet.serve(request(SYSTEM, model="X"))

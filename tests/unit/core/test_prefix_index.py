@@ -152,7 +152,7 @@ def test_clearing_forgets_the_content_and_keeps_the_slot() -> None:
 
 
 def test_i05_unique_prompts_do_not_grow_the_index() -> None:
-    """However many prompts come, no more blocks are held than the bound, and the newest are among them."""
+    """However many prompts come, no more blocks are held than the bound, and the newest are among them (I05)."""
     generator = random.Random(1)
     index = _index(*range(3), max_blocks=300)
     for number in range(1000):

@@ -67,7 +67,7 @@ def test_a_time_without_first_tokens_has_no_mean() -> None:
     ids=["tokens fell", "hits fell", "sum fell", "count fell", "other start"],
 )
 def test_a_restart_gives_no_deltas(fields: dict[str, Any]) -> None:
-    """Counters of another process have nothing to do with those before."""
+    """Counters of another process have nothing to do with those before (E06)."""
     assert between(later(**fields)) == Interval(seconds=1.0, restarted=True)
 
 

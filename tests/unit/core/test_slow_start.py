@@ -140,7 +140,7 @@ def test_the_order_of_candidates_is_kept(steady: int, slow: int, seed: int) -> N
 
 
 def test_e14_a_new_replica_gets_its_share_of_new_prefixes() -> None:
-    """Three busy engines with warm prefixes, one that joins cold: it is neither flooded nor forgotten."""
+    """Three busy engines with warm prefixes, one that joins cold: it is neither flooded nor forgotten (E14)."""
     fleet = Fleet(3)
     warm = [text(number) for number in range(30)]
     for number in range(60):

@@ -38,7 +38,7 @@ def test_a_chain_can_be_continued(tokens: list[int], size: int, cut: int) -> Non
 @settings(deadline=None)
 @given(NAMES, NAMES, NAMES, NAMES)
 def test_adapters_and_salts_do_not_meet(adapter: str, salt: str, other_adapter: str, other_salt: str) -> None:
-    """Only the same adapter with the same salt begins at the same place."""
+    """Only the same adapter with the same salt begins at the same place (H08)."""
     same = (adapter, salt) == (other_adapter, other_salt)
     assert (root(adapter, salt) == root(other_adapter, other_salt)) == same
 

@@ -16,7 +16,8 @@ def test_names_are_words_joined_by_underscores() -> None:
 
 @pytest.mark.parametrize("event", Event, ids=lambda event: event.name_)
 def test_every_event_is_documented(event: Event) -> None:
-    """The table holds each event with level and meaning."""
-    assert f"| `{event.name_}` | {event.level} | {event.meaning} |" in reference()
+    """The table holds each event with level, the field whose values are limited each by itself, and meaning."""
+    limited = "never" if event.kind is None else f"`{event.kind}`" if event.kind else "event"
+    assert f"| `{event.name_}` | {event.level} | {limited} | {event.meaning} |" in reference()
     assert event.level in {"debug", "info", "warning", "error"}
     assert event.meaning.endswith(".")

@@ -7,12 +7,15 @@ from typing import Any
 
 import pytest
 
+from ext_proc.config import LogConfig
 from ext_proc.core.errors import ConfigError, NoReadyEndpoint, StrategyError
 from ext_proc.core.model import Decision, Ending, FilterReport, InferenceRequest, Outcome
-from ext_proc.ops.log_observer import LINES_PER_SECOND, LogObserver
+from ext_proc.ops.limited_log import LimitedLog
+from ext_proc.ops.log_observer import LogObserver
 from ext_proc.ops.logs import LineWriter, configure
 from ext_proc.replay.decision_log import DecisionLog
 
+LINES_PER_SECOND = LogConfig().max_per_second
 OutcomeOf = Callable[..., Outcome]
 
 
@@ -23,8 +26,8 @@ class Written:
         self.now = 0.0
         self.stream = io.BytesIO()
         lines = LineWriter(self.stream)
-        log = configure("debug", "json", lines)
-        self.observer = LogObserver(log, clock=lambda: self.now, lines=lines if direct else None)
+        self.log = LimitedLog(configure("debug", "json", lines), LINES_PER_SECOND, clock=lambda: self.now)
+        self.observer = LogObserver(self.log, lines if direct else None)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
@@ -131,14 +134,38 @@ def test_a_flood_of_one_fault_is_ten_lines_a_second(written: Written) -> None:
 
 
 def test_a_minute_of_outage_stays_readable(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:
-    """Requests that fail on the engines' side are held to ten lines a second as well, and none is lost count of."""
-    for step in range(3_000):
-        written.now = step / 100
-        written.observer.finished(decision, outcome_of(ending=Ending.CONNECT_FAILURE, status=503))
-    written.observer.close()
+    """All endpoints refuse 2,000 requests/s for a minute: ten lines a second of each kind, without a trace (I14).
+
+    Nothing is lost count of. The case's 60 s are 6 here.
+    """
+    refused = outcome_of(ending=Ending.CONNECT_FAILURE, status=503)
+    seconds, rate = 6, 2_000
+    for step in range(seconds * rate):
+        written.now = step / rate
+        written.observer.finished(decision, refused)
+        written.observer.refused(decision.request, NoReadyEndpoint("none left"), (FilterReport("ready", 3, 0),))
+        written.observer.failed("mode", ConfigError("unexpected message"))
+    written.log.close()
     lines = written.lines
-    assert len(lines) <= 30 * LINES_PER_SECOND + 1
-    assert sum("ending" in line for line in lines) + sum(line.get("suppressed", 0) for line in lines) == 3_000
+    for event, kind in (
+        ("request_finished", "connect_failure"), ("request_refused", "no_ready_endpoint"), ("exchange_failed", "mode"),
+    ):  # fmt: skip
+        told = [line for line in lines if line["event"] == event]
+        (rest,) = [line for line in lines if line.get("kind") == f"{event} {kind}"]
+        assert len(told) == seconds * LINES_PER_SECOND
+        assert len(told) + sum(line.get("suppressed", 0) for line in told) + rest["suppressed"] == seconds * rate
+    assert not any("at" in line for line in lines)
+    assert b"Traceback" not in written.stream.getvalue()
+
+
+def test_a_change_of_health_is_seen_in_a_flood(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:
+    """Whatever else fills the log, and however one endpoint flaps, another's ejection has its line (I14)."""
+    for _ in range(2_000):
+        written.observer.finished(decision, outcome_of(ending=Ending.CONNECT_FAILURE, status=503))
+        written.observer.health_changed(decision.chosen, "degraded", "slow")
+        written.observer.health_changed(decision.chosen, "ready", "answers")
+    written.observer.health_changed(decision.endpoints[1], "ejected", "3 failures")
+    assert (written.lines[-1]["endpoint"], written.lines[-1]["state"]) == (decision.endpoints[1].address, "ejected")
 
 
 def test_one_kind_of_fault_does_not_hide_another(written: Written) -> None:
@@ -150,7 +177,7 @@ def test_one_kind_of_fault_does_not_hide_another(written: Written) -> None:
 
 
 def test_good_requests_are_never_held_back(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:
-    """Each request that ended well, or by its client, has its line."""
+    """Each request that ended well, or by its client, has its line: they are a log of decisions (I14)."""
     for ending in (Ending.OK, Ending.CLIENT_ERROR, Ending.CLIENT_GONE):
         for _ in range(20):
             written.observer.finished(decision, outcome_of(ending=ending))

@@ -85,6 +85,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.probed("good")
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
+    metrics.line_held_back("request_finished")
     metrics.scraped("ok", "vllm", ("kv_usage",))
     metrics.token_lookup("chat", "late")
     metrics.kv_messages("ok", ["unknown_parent"])
@@ -114,6 +115,7 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
         ("passed_total", {"reason": "unknown_path"}),
         ("unhashed_total", {"reason": "no_prompt"}),
         ("models_unseen_total", {}),
+        ("log_lines_suppressed_total", {"event": "request_finished"}),
         ("exchange_failures_total", {"reason": "internal"}),
         ("strategy_failures_total", {"strategy": "least-wait"}),
         ("health_changes_total", {"state": "ejected"}),

@@ -25,7 +25,7 @@ def test_served_models_keep_their_names() -> None:
 
 
 def test_a_flood_of_names_makes_no_labels() -> None:
-    """Names that clients make up share one label, and known models keep theirs meanwhile."""
+    """Names that clients make up share one label, and known models keep theirs meanwhile (H06)."""
     models = ModelLabels(lambda: frozenset({"acme/chat-8b"}))
     assert {models.label(f"m-{number}") for number in range(50_000)} == {"other"}
     assert models.label("acme/chat-8b") == "acme/chat-8b"

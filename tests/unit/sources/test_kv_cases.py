@@ -20,6 +20,7 @@ from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.core.signals import EngineSignals
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.sources.kv_decode import UndecodableError, decode
+from tests.unit.core.builders import Fleet as Engines
 from tests.unit.sources.pages import signals
 
 _FILE = Path(__file__).parents[2] / "cases" / "kv_events.jsonl"
@@ -101,7 +102,7 @@ def test_d07_payloads_that_are_none(payload: bytes) -> None:
 
 
 def test_d08_a_restart_in_place() -> None:
-    """From the first event of the new process on nothing of the old one is credited, without any replay."""
+    """From the first event of the new process on nothing of the old one is credited, without any replay (D08)."""
     fleet = Fleet()
     prompt = list(range(800))
     for place in range(50):
@@ -132,7 +133,7 @@ def test_d12_a_child_of_an_unknown_block() -> None:
 
 
 def test_d15_ranks_have_caches_of_their_own() -> None:
-    """A removal by one rank leaves the other's block, and so does a cleared cache."""
+    """A removal by one rank leaves the other's block, and so does a cleared cache (D15)."""
     index = ResidentIndex()
     ranks = [index.feed(0, rank, is_pinned=True) for rank in range(2)]
     chain = TokenHasher(16).chain(IDS)
@@ -157,13 +158,20 @@ def test_d16_a_cleared_cache(cleared: Any) -> None:
 
 
 def test_d18_an_odd_block_size() -> None:
-    """The size is the event's, and the capacity is counted in such blocks."""
+    """The size is the event's; the capacity is counted in such blocks, and an engine with room is not full (D18)."""
     ids = list(range(1056))
     fleet = Fleet()
     fleet.hear(batch({"type": "BlockStored", "block_hashes": [71], "token_ids": ids, "block_size": 1056}))
     assert fleet.held([*ids, 7], size=1056) == [1056]
     page: EngineSignals = signals('vllm:cache_config_info{block_size="1056",num_gpu_blocks="100"} 1.0\n')
     assert (page.kv_tokens, page.block_tokens) == (105_600, 1056)
+    picks = {}
+    for capacity in (page.kv_tokens, 100 * 16):
+        engines = Engines(1, kv_tokens=capacity)
+        engines.occupy(0, 20, tokens=1056)
+        (picks[capacity],) = engines.pick().terms
+    assert picks[105_600].memory == 0.0
+    assert picks[1_600].memory > 0.0
 
 
 def test_d20_events_that_contradict_themselves() -> None:

@@ -23,7 +23,7 @@ from ext_proc.core.names import (
     TPOT_TARGET,
     TTFT_TARGET,
 )
-from ext_proc.core.wishes import NO_NAMES, names_of
+from ext_proc.core.wishes import NO_NAMES, Wishes, names_of
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
 from ext_proc.wire.codec import decode
 from ext_proc.wire.transport import Reply
@@ -55,7 +55,7 @@ def decided(config: str, *headers: tuple[str, str], mode: BodyMode = BodyMode.BU
 
 @pytest.mark.parametrize("legacy", [False, True], ids=["new", "legacy"])
 def test_each_header_is_read_by_both_of_its_names(legacy: bool) -> None:
-    """Tenant, priority, model and both times, whichever name a gateway uses."""
+    """Tenant, priority, model and both times, whichever name a gateway uses (I12)."""
     said = {FAIRNESS_ID: "team", OBJECTIVE: "urgent", MODEL_REWRITE: "m", TTFT_TARGET: "250", TPOT_TARGET: "12.5"}
     event = read(*((LEGACY_NAMES[name] if legacy else name, value) for name, value in said.items()))
     assert (event.tenant, event.priority) == ("team", "urgent")
@@ -63,11 +63,14 @@ def test_each_header_is_read_by_both_of_its_names(legacy: bool) -> None:
     assert (event.wishes.model, event.wishes.ttft, event.wishes.tpot) == ("m", 0.25, 0.0125)
 
 
-def test_the_new_name_goes_before_the_legacy_one() -> None:
-    """Where both are sent, whatever their order."""
-    for pair in ((OBJECTIVE, LEGACY_NAMES[OBJECTIVE]), (LEGACY_NAMES[OBJECTIVE], OBJECTIVE)):
-        event = read(*((name, "new" if name == OBJECTIVE else "old") for name in pair))
-        assert event.priority == "new"
+@pytest.mark.parametrize("order", [1, -1], ids=["new first", "legacy first"])
+def test_the_new_name_goes_before_the_legacy_one(order: int) -> None:
+    """Where both are sent with different values, whatever their order, for each of the headers (I12)."""
+    new = {FAIRNESS_ID: "team", OBJECTIVE: "urgent", MODEL_REWRITE: "m", TTFT_TARGET: "250", TPOT_TARGET: "12.5"}
+    old = dict.fromkeys((LEGACY_NAMES[name] for name in new), "1")
+    event = read(*[*new.items(), *old.items()][::order])
+    assert (event.tenant, event.priority) == ("team", "urgent")
+    assert event.wishes == Wishes("m", 0.25, 0.0125)
 
 
 def test_a_header_of_another_name_has_no_alias() -> None:
