@@ -23,9 +23,6 @@ local ANTHROPIC = { input_tokens = "anthropic_input", output_tokens = "anthropic
 
 local ERROR_VALUES = { '"error"%s*:%s*{%s*"', '"error"%s*:%s*"[^"]', '"error"%s*:%s*[t1-9%[]' }
 local ERROR_KINDS = { '{%s*"type"%s*:%s*"error"', '{%s*"object"%s*:%s*"error"' }
-local ERROR_LINES = {
-  '[\r\n]event: ?error', '[\r\n]event: ?response%.failed', '[\r\n]error: ?{', '"finish_reason"%s*:%s*"error"',
-}
 local CLIENTS_FAULT = { "invalid_request_error", "BadRequestError", "not_found_error", "context_length_exceeded" }
 local OVERLOAD = { "overloaded_error", "rate_limit_error", "rate_limit_exceeded" }
 
@@ -87,11 +84,30 @@ local function status_of(text, from)
   return names_any(complaint, CLIENTS_FAULT) and 400 or names_any(complaint, OVERLOAD) and 429 or 1
 end
 
+-- Plain searches go first, since they are fast and nearly always enough; text may be full of errors that are none.
 local function failure_in_events(text)
-  if not (string.find(text, "error", 1, true) or string.find(text, "response.failed", 1, true)) then return nil end
-  local from = first_of(text, 'data:%s*{[^{}\r\n]*', ERROR_VALUES) or first_of(text, 'data:%s*', ERROR_KINDS)
-    or first_of(text, '', ERROR_LINES)
+  local from
+  if string.find(text, "response.failed", 1, true) then from = string.find(text, '[\r\n]event: ?response%.failed') end
+  if not from and string.find(text, "error", 1, true) then
+    if string.find(text, '"error"', 1, true) then
+      from = first_of(text, 'data:%s*{[^{}\r\n]*', ERROR_VALUES) or first_of(text, 'data:%s*', ERROR_KINDS)
+        or string.find(text, '"finish_reason"%s*:%s*"error"')
+    end
+    if not from and string.find(text, "event:", 1, true) then from = string.find(text, '[\r\n]event: ?error') end
+    if not from and string.find(text, "error:", 1, true) then from = string.find(text, '[\r\n]error: ?{') end
+  end
   return from and status_of(text, from)
+end
+
+-- The text from the beginning of the line in which a piece begins, so that each event is looked at once.
+local function unread(text, held)
+  local start = held
+  while start > 1 do
+    local byte = string.byte(text, start)
+    if byte == 10 or byte == 13 then break end
+    start = start - 1
+  end
+  return string.sub(text, start)
 end
 
 local function failure_in_json(text)
@@ -112,6 +128,7 @@ function envoy_on_response(handle)
   local plain = encoding == "" or encoding == "identity"
   local good = (tonumber(handle:headers():get(":status") or "") or 0) < 400
   local rest, length, id, failed, seen = "\n", 0, nil, nil, {}
+  local said = 0
   local first, head, tail = nil, "", ""
   for chunk in handle:bodyChunks() do
     local size = chunk:length()
@@ -120,8 +137,9 @@ function envoy_on_response(handle)
       id = string.match(text, '"id"%s*:%s*"(resp_[%w_-]+)"')
       if id then note(handle, seen, "response_id", string.sub(id, 1, LONGEST_ID)) end
     end
-    if good and events and (not failed or failed == 1) then
-      local status = failure_in_events(text)
+    if good and events and (not failed or failed == 1 and said < ERROR_WITHIN) then
+      local status = failure_in_events(failed and text or unread(text, #rest))
+      if failed then said = said + size end
       if status and status ~= failed then
         failed = status
         note(handle, seen, "failed", failed)

@@ -8,7 +8,8 @@ from typing import Final
 
 from ext_proc.core.model import Usage
 
-_ERROR: Final = b"error"
+_ERROR: Final = b'"error"'
+_ERROR_WORD: Final = b"error"
 _FAILED_RESPONSE: Final = b"response.failed"
 
 _LONGEST_USAGE: Final = 4096
@@ -35,14 +36,10 @@ _COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d{1,9})\s*[,}]')
 _NAMED_ERROR: Final = rb'"error"\s*:\s*(?:\{\s*"|"[^"]|[t1-9\[])'
 _KIND_ERROR: Final = rb'\{\s*"(?:type|object)"\s*:\s*"error"'
 _FAILED = re.compile(
-    rb"data:\s*\{[^{}\r\n]*"
-    + _NAMED_ERROR
-    + rb"|data:\s*"
-    + _KIND_ERROR
-    + rb"|[\r\n]event: ?(?:error|response\.failed)"
-    rb'|[\r\n]error: ?\{|"finish_reason"\s*:\s*"error"'
+    rb"data:\s*(?:\{[^{}\r\n]*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb')|"finish_reason"\s*:\s*"error"'
 )
-"""An error in an event stream: a field of an event or all of it, an event of that name, or how the answer ended."""
+_FAILED_LINE = re.compile(rb"[\r\n](?:event: ?(?:error|response\.failed)|error: ?\{)")
+"""An error in an event stream: a field of an event or all of it, how the answer ended, or a line of that name."""
 
 _FAILED_JSON = re.compile(rb"\s*(?:\{\s*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb")")
 _STATUS = re.compile(rb'"(?:code|status|status_code)"\s*:\s*"?([45]\d\d)"?\s*[,}]')
@@ -170,9 +167,9 @@ class AnswerScan:
         if self._events and self.failed:
             if len(self._complaint) < _ERROR_WITHIN:
                 self._complaint += piece[:_ERROR_WITHIN]
-        elif self._events and (_ERROR in text or _FAILED_RESPONSE in text):
-            found = _FAILED.search(text)
-            if found:
+        elif self._events:
+            found = _find_failure(text)
+            if found is not None:
                 self.failed = 1
                 self._complaint = text[found.start() : found.start() + _ERROR_WITHIN]
         at = _place(text, 0)
@@ -230,6 +227,14 @@ class AnswerScan:
         if found:
             self.response_id = found[1].decode()
         self._head = None if found or len(head) >= _ID_WITHIN else head
+
+
+def _find_failure(text: bytes) -> re.Match[bytes] | None:
+    """Find an error; plain searches go first, since they are fast and nearly always enough."""
+    found = _FAILED.search(text) if _ERROR in text else None
+    if found is None and (_ERROR_WORD in text or _FAILED_RESPONSE in text):
+        found = _FAILED_LINE.search(text)
+    return found
 
 
 def _place(text: bytes, start: int) -> int:
