@@ -38,14 +38,14 @@ bench: install  ## Speed against a no-op server; the last line is one JSON objec
 test-engines: install  ## Real vLLM engines and peers, in environments under $(ENGINES); the last line is one JSON object
 	$(BIN)/python -m tests.engines --cache $(ENGINES)
 
-test-envoys: install  ## All profiles and emulated gateways on every version of Envoy; the last line is one JSON object
+test-envoys: install  ## All profiles and emulated gateways on every version of Envoy; a table, and one JSON object
 	$(BIN)/python -m tests.envoys --cache $(ENVOYS)
 
 conformance: install  ## kvpicker against the Endpoint Picker protocol and Envoy's rules, in every body mode
 	$(BIN)/python -m tests.conformance
 
 faults: install  ## Break everything under load, about a quarter of an hour; the last line is one JSON object
-	$(BIN)/python -m tests.fault
+	$(BIN)/python -m tests.fault $(FAULTS)
 
 SOAK_MINUTES ?= 20
 soak: install  ## 100 endpoints that come and go under mixed load; fails if anything grows

@@ -27,7 +27,7 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
-from ext_proc.background import repeat, run_beside
+from ext_proc.background import follow_up, repeat, run_beside
 from ext_proc.collecting import Collecting
 from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
@@ -57,6 +57,7 @@ from ext_proc.probing import Probing
 from ext_proc.readiness import Readiness
 from ext_proc.scraping import ScrapeNews
 from ext_proc.securing import Securing
+from ext_proc.sleeping import Sleeping
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
@@ -116,9 +117,9 @@ class Service:
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core, config, self._keeper.write_eds, self._say)
-        self._probing = Probing(
-            config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics, self._tokens.keys
-        )
+        keys, metrics = self._tokens.keys, self._metrics
+        sleeping = Sleeping(config, core, keys.headers, metrics.wake_called, self._say, self._keeper.write_eds)
+        self._probing = Probing(config, core, lambda at: self._scraper.status(at).engine, metrics, keys, sleeping)
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
@@ -214,14 +215,14 @@ class Service:
         )
 
     def _make_scraper(self, config: Config) -> Scraper:
-        core = self._core
+        core, heard = self._core, (self._probing.scraped, self._probing.sleeping.scraped)
         return Scraper(
             config,
             scrape_token(config),
             registry=core.registry,
             signals=core.signals,
             is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
-            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, self._probing.scraped),
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, *heard),
         )
 
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
@@ -240,11 +241,12 @@ class Service:
             learner.run,
             self._scraper.run,
             self._probing.run,
+            self._probing.sleeping.run,
             self._listening.run,
             self._securing.run,
             lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, (*chores, self.log.report)),
             lambda: admitting.look(self._core.admission, time.monotonic, failed),
-            lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
+            lambda: follow_up(self._output.waits, FLUSH_INTERVAL_S, failed, "log", self._output.flush),
         )
         if self._path is not None:
             watcher = FileWatcher(self._path, self._read, self._reload, self._reload_failed)
@@ -292,7 +294,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
-            panics=lambda: self._core.health.panics(self._core.lifecycle.out),
+            panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),

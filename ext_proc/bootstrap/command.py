@@ -45,31 +45,7 @@ EMPTY_POOL = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument(
-        "--profile", choices=PROFILES, default=_DEFAULTS.profile, help="how Envoy and kvpicker talk [%(default)s]"
-    )
-    parser.add_argument(
-        "--envoy-version", choices=BUILDS, default=_DEFAULTS.envoy_version, help="what to render for [%(default)s]"
-    )
-    parser.add_argument("--listen", default=_DEFAULTS.listen, help="where clients connect [%(default)s]")
-    parser.add_argument("--admin", default=_DEFAULTS.admin, help="Envoy's admin, or `none` [%(default)s]")
-    parser.add_argument(
-        "--processor",
-        action="append",
-        metavar="ADDRESS",
-        help="a kvpicker process; repeat it for more [127.0.0.1:9002]",
-    )
-    parser.add_argument(
-        "--endpoints-file", default=_DEFAULTS.endpoints_file, help="EDS file that kvpicker writes [%(default)s]"
-    )
-    parser.add_argument(
-        "--endpoint",
-        action="append",
-        metavar="ADDRESS",
-        help="an engine, or a name of engines, in place of the EDS file; repeat it",
-    )
+def _add_exchanges(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--failure-mode",
         choices=("open", "closed"),
@@ -99,6 +75,34 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a path whose requests may run twice; repeat it for more, or `none` [embeddings and the like]",
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument(
+        "--profile", choices=PROFILES, default=_DEFAULTS.profile, help="how Envoy and kvpicker talk [%(default)s]"
+    )
+    parser.add_argument(
+        "--envoy-version", choices=BUILDS, default=_DEFAULTS.envoy_version, help="what to render for [%(default)s]"
+    )
+    parser.add_argument("--listen", default=_DEFAULTS.listen, help="where clients connect [%(default)s]")
+    parser.add_argument("--admin", default=_DEFAULTS.admin, help="Envoy's admin, or `none` [%(default)s]")
+    parser.add_argument(
+        "--processor",
+        action="append",
+        metavar="ADDRESS",
+        help="a kvpicker process; repeat it for more [127.0.0.1:9002]",
+    )
+    parser.add_argument(
+        "--endpoints-file", default=_DEFAULTS.endpoints_file, help="EDS file that kvpicker writes [%(default)s]"
+    )
+    parser.add_argument(
+        "--endpoint",
+        action="append",
+        metavar="ADDRESS",
+        help="an engine, or a name of engines, in place of the EDS file; repeat it",
+    )
+    _add_exchanges(parser)
     parser.add_argument("--session-header", metavar="NAME", help="a client's header that names its conversation")
     parser.add_argument("--session-cookie", metavar="NAME", help="the same as a cookie; no other cookie is read")
     parser.add_argument("--tenant-header", metavar="NAME", help="a header of the gateway that names the tenant")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, Saturated, SubsetEmpty
+from ext_proc.core.errors import Asleep, ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, Saturated, SubsetEmpty
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation, Unhashed
-from ext_proc.core.pool import Snapshot
+from ext_proc.core.sleepers import SLEEP
+from ext_proc.core.snapshot import Snapshot
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""
@@ -19,6 +21,12 @@ _UNREADABLE = frozenset({Unhashed.ENCODING_UNKNOWN, Unhashed.ENCODING_BROKEN, Un
 
 CAPACITY = "capacity"
 """Name of the gate that leaves out endpoints at their caps: whom it leaves nobody may wait, all others may not."""
+
+
+_BY_STATE: Mapping[str, tuple[type[Saturated | Asleep], str]] = MappingProxyType(
+    {CAPACITY: (Saturated, "busy"), SLEEP: (Asleep, "asleep")}
+)
+"""What to say where a gate has removed all that were left."""
 
 
 class Gate(Protocol):
@@ -119,8 +127,10 @@ def refusal(
     filters: tuple[FilterReport, ...],
 ) -> Refusal:
     """Return what a client is told whose request no endpoint is left for."""
-    if filters[-1].name == CAPACITY:
-        return Saturated("All endpoints of the requested model are busy. Try again later.")
+    by_state = _BY_STATE.get(filters[-1].name)
+    if by_state is not None:
+        kind, what = by_state
+        return kind(f"All endpoints of the requested model are {what}. Try again later.")
     if subset is not None and (not subset or filters[0].after):
         return SubsetEmpty("No endpoint that the gateway allows can serve this request.")
     if not snapshot.endpoints:

@@ -45,6 +45,9 @@ GENERATING = frozenset(
 )
 """Operations whose answer is generated token by token, and whose prompt stays in the KV cache."""
 
+NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
+"""Operations that cost an engine next to nothing and therefore claim nothing in the ledger."""
+
 
 class Unhashed(enum.StrEnum):
     """Why a request neither reads nor writes prefix memory."""

@@ -120,6 +120,10 @@ class Metrics(NoObserver):
         """Count an active probe by what it found."""
         self._probes.counts[(result,)] += 1
 
+    def wake_called(self, result: str) -> None:
+        """Count a call that was to wake an engine by what came of it."""
+        self.tallies[families.WAKE_CALLS].add((result,))
+
     @property
     def reload_success(self) -> bool:
         """Whether the latest content of every watched file was usable."""

@@ -35,6 +35,9 @@ from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, Pr
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
 from ext_proc.wire.subset import subset_hint
 
+_CONTENT_ENCODING = "content-encoding"
+"""May come in several lines, which together are one list."""
+
 _WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
 
@@ -135,9 +138,10 @@ def read_varint(message: bytes, position: int) -> tuple[int, int]:
 def _decode_headers(request: ProcessingRequest, names: HeaderNames) -> RequestHeaders:
     values: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
-        key = header.key
+        key = header.key if header.key.islower() else header.key.lower()  # Envoy's are; others may send them as written
         if key in _WANTED or key in names.every:
-            values[key] = header.raw_value.decode("utf-8", "replace") or header.value
+            value = header.raw_value.decode("utf-8", "replace") or header.value
+            values[key] = f"{values[key]}, {value}" if key == _CONTENT_ENCODING and key in values else value
     get = values.get
     protocol = request.protocol_config
     method = get(":method", "")

@@ -89,9 +89,9 @@ def _is_metadata(message: bytes, position: int) -> bool:
 
 def _response_headers(request: ProcessingRequest) -> ResponseHeaders:
     values = {
-        header.key: header.raw_value.decode("utf-8", "replace") or header.value
+        key: header.raw_value.decode("utf-8", "replace") or header.value
         for header in request.response_headers.headers.headers
-        if header.key in ANSWER_HEADERS
+        if (key := header.key.lower()) in ANSWER_HEADERS
     }
     status = values.get(":status", "")
     return ResponseHeaders(

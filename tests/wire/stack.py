@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -88,6 +89,20 @@ class Stack:
         """Wait until that many requests are known to have finished, and return their log lines."""
         await until(lambda: len(self.logged("request_finished")) >= count)
         return self.logged("request_finished")
+
+    async def log_is_open(self) -> None:
+        """Have Envoy open its access log, whose first entries may be lost, by requests that it answers by itself."""
+        watch = self.service._log_watch
+        heard_at = watch._heard_at
+
+        async def is_heard() -> bool:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(self.url.rpartition(":")[2]))
+            writer.write(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")  # without a host
+            assert b" 400 " in await reader.read()
+            writer.close()
+            return watch._heard_at > heard_at
+
+        await until(is_heard)
 
     async def outcomes(self, count: int) -> list[Outcome]:
         """Wait until that many requests are known to have finished, and return what became of them."""

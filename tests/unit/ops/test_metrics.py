@@ -83,6 +83,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.strategy_failed("least-wait", ValueError())
     metrics.health_changed(decision.chosen, "ejected", "x", "reset")
     metrics.probed("good")
+    metrics.wake_called("ok")
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
     metrics.line_held_back("request_finished")
