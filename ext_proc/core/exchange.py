@@ -34,7 +34,7 @@ from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.generator import Generator
-from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
+from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import Route, classify
@@ -42,6 +42,7 @@ from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
 from ext_proc.core.understanding import Rewritten, by_body, by_headers
+from ext_proc.core.unknown_paths import BY_MODEL, heeded, route_unknown
 from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
@@ -49,7 +50,6 @@ GO_DUPLEX = GoDuplex()
 
 _WHOLE_BODY_MODES = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
 _MODES_APART = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
-_ANY_PATH = Route(Operation.LOOKUP, Api.OPENAI, wants_body=False)
 
 
 class State(enum.IntEnum):
@@ -194,9 +194,7 @@ class Exchange:
             return IGNORE
         if event.request_mode in _MODES_APART or event.response_mode in _MODES_APART:
             return self._apart(event.request_mode, event.response_mode)
-        route = classify(event.method, event.head.path)
-        if route is None and event.anywhere and (event.subset is not None or self._picker.picks_without_model()):
-            route = _ANY_PATH
+        route = classify(event.method, event.head.path) or route_unknown(event, self._picker)
         if route is None:
             return self._pass("unknown_path")
         self._route = route
@@ -214,6 +212,8 @@ class Exchange:
         if self._head.anywhere:  # full duplex, where it is we who hold the body back
             self._held = len(event.body)
         request, self._rewritten = by_body(self._route, self._head, event, policy.inspect_bytes, self._observer)
+        if self._route is BY_MODEL:
+            request = heeded(request, self._picker)
         if self._rewritten is not None:
             self._held += len(self._rewritten.body)
         if policy.tokens is None or request.unhashed is not None:

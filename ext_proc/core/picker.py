@@ -225,6 +225,10 @@ class EndpointPicker:
         snapshot = self._registry.snapshot
         return snapshot.sole_model is not None or not snapshot.models
 
+    def known(self, model: str | None) -> str | None:
+        """Return the name of a model that is known here, the only one for a request without; None for a stranger's."""
+        return self._registry.snapshot.known(model)
+
     def _context(
         self,
         request: InferenceRequest,

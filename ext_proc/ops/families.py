@@ -113,6 +113,10 @@ PREFIX_REUSE = _gauge(
 ATTEMPTS = _counter("attempts", "Endpoints that Envoy tried.")
 FALLBACKS = _counter("fallbacks", "Requests answered by another endpoint than the chosen one.")
 UNHASHED = _counter("unhashed", "Requests decided without the prefix index.", "reason")
+MODELS_UNSEEN = _counter(
+    "models_unseen",
+    "Requests decided without the model that they may name: it stands behind what is read of the body, or is encoded.",
+)
 EXCHANGE_FAILURES = _counter(
     "exchange_failures", "Exchanges ended by a fault of kvpicker or of the data plane.", "reason"
 )

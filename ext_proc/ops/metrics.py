@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ext_proc.core.filters import is_unseen
 from ext_proc.core.model import Ending, IndexMode, Prediction
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops import families
@@ -63,8 +64,11 @@ class Metrics(NoObserver):
             labels = (decision.strategy, OTHER)
         counts[labels] += 1
         self.decision_seconds.observe(seconds)
-        if decision.request.unhashed is not None:
-            self._unhashed.counts[(decision.request.unhashed,)] += 1
+        request = decision.request
+        if request.unhashed is not None:
+            self._unhashed.counts[(request.unhashed,)] += 1
+        if request.model is None and is_unseen(request):
+            self.tallies[families.MODELS_UNSEEN].add(())
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """Count the refusal by its reason."""
