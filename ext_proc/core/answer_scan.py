@@ -157,12 +157,11 @@ class AnswerScan:
 
     def finish(self) -> None:
         """Note that no further piece comes."""
-        if not self._window:
-            return
-        end = b"".join(self._window)
-        self._window.clear()
-        self._size = 0
-        self._look(end)
+        if self._window:
+            end = b"".join(self._window)
+            self._window.clear()
+            self._size = 0
+            self._look(end)
         if self.failed:
             self.failed = _status(self._complaint)
 

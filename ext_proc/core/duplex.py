@@ -319,14 +319,7 @@ class DuplexExchange:
         if self._renaming is None:
             return pieces(event.kind, event.body, end_of_stream=last)
         self._short_cut = None
-        return pieces(event.kind, self._renamed(event.body, whole=last), end_of_stream=last)
-
-    def _renamed(self, body: bytes, *, whole: bool) -> bytes:
-        """Return what may go on of an answer, with the model in it that was asked for; at its end all that is left."""
-        renaming = self._renaming
-        if renaming is None:
-            return body
-        return renaming.feed(body) + renaming.rest() if whole else renaming.feed(body)
+        return pieces(event.kind, self._renaming.feed(event.body, whole=last), end_of_stream=last)
 
     def _response_trailers(self, event: Message) -> Sequence[DuplexAction]:
         self._short_cut = None
@@ -335,7 +328,7 @@ class DuplexExchange:
         self.response = Side.ENDED
         if self._renaming is None:
             return _GO_ON[event.kind]
-        rest = pieces(Kind.RESPONSE_BODY, self._renamed(b"", whole=True), end_of_stream=False)
+        rest = pieces(Kind.RESPONSE_BODY, self._renaming.feed(b"", whole=True), end_of_stream=False)
         return (*rest, *_GO_ON[event.kind])
 
     def _answered_early(self) -> None:

@@ -32,17 +32,12 @@ class Renaming:
         self._longest = max(map(len, self._names))
         self._held = b""
 
-    def feed(self, piece: bytes) -> bytes:
-        """Take a piece; return what may go on of it and of those before."""
+    def feed(self, piece: bytes, *, whole: bool = False) -> bytes:
+        """Take a piece; return what may go on of it and of those before: all, if the answer is whole with it."""
         seen = self._pattern.sub(rb"\1" + self._asked, self._held + piece)
-        held = self._beginning(seen)
+        held = 0 if whole else self._beginning(seen)
         self._held = seen[len(seen) - held :]
         return seen[: len(seen) - held]
-
-    def rest(self) -> bytes:
-        """Return what was held back, at the end of the answer."""
-        rest, self._held = self._held, b""
-        return rest
 
     def _beginning(self, seen: bytes) -> int:
         """Return how many bytes at the end might be the beginning of a name."""

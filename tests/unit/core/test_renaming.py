@@ -17,7 +17,7 @@ def renamed(body: bytes, cuts: list[int], written: str = WRITTEN, asked: str = A
     """Put an answer through in pieces that end at these places."""
     renaming, ends = Renaming(written, asked), sorted({min(cut, len(body)) for cut in cuts} | {len(body)})
     pieces = [body[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
-    return b"".join(map(renaming.feed, pieces)) + renaming.rest()
+    return b"".join(map(renaming.feed, pieces)) + renaming.feed(b"", whole=True)
 
 
 EVENTS = (
@@ -59,4 +59,4 @@ def test_of_what_is_generated_nothing_waits() -> None:
     assert renaming.feed(b'data: {"text": "model"}\n\n') == b'data: {"text": "model"}\n\n'
     assert renaming.feed(b'{"model": "acme') == b"{"
     assert renaming.feed(b'/chat-7b",') == b'"model": "acme/chat-7b",'
-    assert renaming.rest() == b""
+    assert renaming.feed(b"", whole=True) == b""
