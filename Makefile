@@ -38,14 +38,14 @@ bench: install  ## Speed against a no-op server; the last line is one JSON objec
 test-engines: install  ## Real vLLM engines and peers, in environments under $(ENGINES); the last line is one JSON object
 	$(BIN)/python -m tests.engines --cache $(ENGINES)
 
-test-envoys: install  ## All profiles and emulated gateways on every version of Envoy; the last line is one JSON object
+test-envoys: install  ## All profiles and emulated gateways on every version of Envoy; a table, and one JSON object
 	$(BIN)/python -m tests.envoys --cache $(ENVOYS)
 
 conformance: install  ## kvpicker against the Endpoint Picker protocol and Envoy's rules, in every body mode
 	$(BIN)/python -m tests.conformance
 
 faults: install  ## Break everything under load, about a quarter of an hour; the last line is one JSON object
-	$(BIN)/python -m tests.fault
+	$(BIN)/python -m tests.fault $(FAULTS)
 
 SOAK_MINUTES ?= 20
 soak: install  ## 100 endpoints that come and go under mixed load; fails if anything grows
@@ -55,9 +55,14 @@ test-image: install  ## What the image's build installs, in a fresh environment,
 	$(BIN)/python -m tests.image
 
 SCHEMAS ?= .schemas
-test-schemas:  ## Objects of Gateway API and Istio against their whole schemas; needs npm
+test-schemas: install  ## Objects of Gateway API and Istio against their whole schemas, the chart by Helm; needs npm
 	npm install --silent --no-save --prefix $(SCHEMAS) @kubernetes-models/gateway-api @kubernetes-models/istio js-yaml
-	node tests/schemas/check.mjs $(SCHEMAS) deploy/kustomize/overlays/*/gateway.yaml
+	for profile in istio envoy-gateway; do $(BIN)/kvpicker envoy-config --profile $$profile --tls-ca ca --tls-name x.test \
+		--tls-client ca --output $(SCHEMAS)/$$profile.yaml; done
+	node tests/schemas/check.mjs $(SCHEMAS) deploy/kustomize/overlays/*/gateway.yaml $(SCHEMAS)/*.yaml
+	test -x $(SCHEMAS)/helm/bin/python || $(PYTHON) -m venv $(SCHEMAS)/helm
+	$(SCHEMAS)/helm/bin/python -m pip install --quiet 'helm-python-sdk>=0.2'  # Helm itself, without its command
+	$(BIN)/python -m tests.schemas --python $(SCHEMAS)/helm/bin/python
 
 protos: install  ## Generate ext_proc/wire/_pb from protos/
 	$(BIN)/python -m grpc_tools.protoc -I protos --python_out=. --pyi_out=. protos/ext_proc/wire/_pb/*.proto

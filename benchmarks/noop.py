@@ -23,7 +23,7 @@ HEADERS_TAG = 0x12
 """First byte of a ProcessingRequest with request headers: Envoy writes fields in order. Good for a benchmark only."""
 
 _NOTHING = Reply()
-_RESPONSE_HEADERS = Reply(Encoder(1).encode(Continue(Kind.RESPONSE_HEADERS)))
+_RESPONSE_HEADERS = Reply(Encoder(1).encode(Continue(Kind.RESPONSE_HEADERS)), joined=True)
 
 
 class NoOpSession:
@@ -43,7 +43,10 @@ class NoOpSession:
 
 
 class EchoSession:
-    """Answers in full duplex: headers with constants, and bodies with themselves."""
+    """Answers in full duplex: headers with constants, and bodies with themselves.
+
+    What follows the pick goes out together with the next read, as in kvpicker.
+    """
 
     def __init__(self, picks: Iterator[Reply]) -> None:
         self._picks = picks
@@ -58,7 +61,7 @@ class EchoSession:
         if piece.kind is Kind.REQUEST_BODY and self._waiting:
             self._waiting = False
             return Reply(next(self._picks).message, more=(echo,))
-        return Reply(echo, joined=piece.kind is Kind.RESPONSE_BODY)
+        return Reply(echo, joined=True)
 
     def close(self, *, delivered: bool) -> Reply:  # noqa: ARG002
         """Do nothing."""

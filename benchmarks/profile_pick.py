@@ -9,10 +9,12 @@ import pstats
 import random
 import statistics
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TypeVar
 
 from benchmarks.bodies import LARGE, SMALL, chat_bodies
-from benchmarks.messages import body_message, headers_message
+from benchmarks.messages import body_message, duplex_answer, duplex_request, headers_message
+from benchmarks.noop import EchoSession
 from benchmarks.parts import Parts, observed_fleet
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_messages import Continue, Kind, Message, RequestHeaders
@@ -22,8 +24,11 @@ from ext_proc.core.model import Decision
 from ext_proc.core.prompts import classify, parse
 from ext_proc.wire.codec import Encoder, decode
 from ext_proc.wire.ext_proc import ExtProcSession
+from ext_proc.wire.transport import Reply
 
 IN_FLIGHT = 32
+
+Item = TypeVar("Item")
 
 
 class Stopwatch:
@@ -102,6 +107,44 @@ def whole(parts: Parts, messages: Iterable[tuple[bytes, bytes]], watch: Stopwatc
             end_leases(parts)
 
 
+DUPLEX_STEPS = (
+    "headers",
+    "body",
+    "end of the body, with the decision",
+    "headers of the answer",
+    "its body",
+    "its end, with the outcome",
+)
+
+
+def whole_duplex(parts: Parts, bodies: Iterable[bytes], watch: Stopwatch) -> None:
+    """Send exchanges in full duplex through sessions, and the same messages through those of the echo server."""
+    core, observer = parts.core, parts.observer
+    answers = {endpoint.address: duplex_answer(endpoint.address) for endpoint in core.registry.snapshot.endpoints}
+    encoder, policy = Encoder(1), ExchangePolicy()
+    picks = itertools.cycle([Reply(b"")])
+    generator = random.Random(0)  # noqa: S311  breaks ties
+    for body in bodies:
+        request, picked = duplex_request(body), b""
+        exchange = Exchange(core.picker, core.feedback, observer, policy, time.monotonic, generator)
+        session, echo, steps = ExtProcSession(exchange, encoder, observer), EchoSession(picks), iter(DUPLEX_STEPS)
+        for message in request:
+            watch.start()
+            reply = session.receive(message)
+            watch.lap(f"(full duplex) {next(steps)}")
+            picked = (isinstance(reply, Reply) and reply.message) or picked
+        chosen = next(address for address in answers if address.encode() in picked)
+        for message in answers[chosen]:
+            watch.start()
+            session.receive(message)
+            watch.lap(f"(full duplex) {next(steps)}")
+        session.close(delivered=True)
+        watch.start()
+        for message in (*request, *answers[chosen]):
+            echo.receive(message)
+        watch.lap("(full duplex) all of it in the echo server")
+
+
 def end_leases(parts: Parts) -> None:
     """End what is in flight, as if outcomes had come."""
     parts.core.ledger.expire(float("inf"))
@@ -117,6 +160,7 @@ def profile(size: int, endpoints: int, exchanges: int, pause: float) -> dict[str
             if number % IN_FLIGHT == IN_FLIGHT - 1:
                 end_leases(parts)
         whole(parts, _messages(size, exchanges, pause), watch)
+        whole_duplex(parts, _paced(chat_bodies(size), exchanges, pause), watch)
     return {name: statistics.median(laps) for name, laps in watch.laps.items()}
 
 
@@ -132,10 +176,14 @@ def functions(size: int, endpoints: int, exchanges: int) -> None:
 def _messages(size: int, exchanges: int, pause: float = 0.0) -> Iterator[tuple[bytes, bytes]]:
     """Give the messages of exchanges, each after a pause that leaves caches cold, as they are in a server."""
     pairs = [(headers_message(len(body)), body_message(body)) for body in chat_bodies(size)]
-    for pair in itertools.islice(itertools.cycle(pairs), exchanges):
+    return _paced(pairs, exchanges, pause)
+
+
+def _paced(items: Sequence[Item], count: int, pause: float) -> Iterator[Item]:
+    for item in itertools.islice(itertools.cycle(items), count):
         if pause:
             time.sleep(pause)
-        yield pair
+        yield item
 
 
 def main() -> None:
@@ -152,7 +200,7 @@ def main() -> None:
             functions(size, arguments.endpoints, exchanges)
             continue
         for name, median in profile(size, arguments.endpoints, exchanges, arguments.pause_ms / 1e3).items():
-            print(f"  {name:32}{median:8.1f} us")
+            print(f"  {name:48}{median:8.1f} us")
 
 
 if __name__ == "__main__":

@@ -99,6 +99,9 @@ class Count:
     def state_changed(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
         """Ignore it; failures are counted."""
 
+    def sleep_told(self, endpoint: Endpoint, signals: EngineSignals) -> None:
+        """Ignore it."""
+
     def capacity_learnt(self, change: Change) -> None:
         """Ignore it."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from ext_proc.background import Failed, follow_up
 from ext_proc.config import Config
 from ext_proc.config.overload import MARGIN_S, USUAL_WAIT_S, longest_wait
 from ext_proc.core.admission import Admission
@@ -26,6 +27,7 @@ def configure(config: Config, gate: CapacityGate, admission: Admission) -> None:
                 bytes=pool.queue.max_bytes,
                 wait=min(USUAL_WAIT_S, longest) if pool.queue.wait_s is None else pool.queue.wait_s,
                 from_zero=pool.queue.scale_from_zero_s,
+                wake=pool.queue.wake_s,
                 proof=pool.kubernetes is None,  # a cluster lists who is ready
                 models=frozenset(pool.models),
                 promises=pool.queue.max_promises,
@@ -41,16 +43,21 @@ def extension(config: Config) -> float:
     return MARGIN_S if config.envoy.max_message_timeout_s > MARGIN_S else 0.0
 
 
-async def look(admission: Admission, clock: Callable[[], float], failed: Callable[[str, BaseException], None]) -> None:
+async def look(admission: Admission, clock: Callable[[], float], failed: Failed) -> None:
     """Let whoever waits try again and again, for ever."""
-    while True:
-        await asyncio.sleep(LOOK_INTERVAL_S)
-        if not len(admission):
-            continue
+    waits = asyncio.Event()
+    admission.on_wait = waits.set
+
+    def dispatch() -> None:
         try:
             admission.dispatch(clock())
-        except Exception as error:  # noqa: BLE001  a look that fails must not be the last
-            failed("admission", error)
+        finally:
+            if len(admission):
+                waits.set()
+
+    if len(admission):
+        waits.set()
+    await follow_up(waits, LOOK_INTERVAL_S, failed, "admission", dispatch)
 
 
 def ratios(fills: dict[str, Fill]) -> dict[str, float]:

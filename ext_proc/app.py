@@ -27,11 +27,12 @@ from ext_proc.assembly import (
     pace,
     scrape_token,
 )
-from ext_proc.background import repeat, run_beside
+from ext_proc.background import follow_up, repeat, run_beside
 from ext_proc.collecting import Collecting
 from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
 from ext_proc.core.exchange import Exchange
+from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.rehearsal import Asked, rehearse
 from ext_proc.core.state import State, take
 from ext_proc.draining import Draining
@@ -57,6 +58,7 @@ from ext_proc.probing import Probing
 from ext_proc.readiness import Readiness
 from ext_proc.scraping import ScrapeNews
 from ext_proc.securing import Securing
+from ext_proc.sleeping import Sleeping
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.keeper import EndpointKeeper
@@ -109,17 +111,17 @@ class Service:
         self._ring = DecisionRing(pace=lambda decision, address: pace(self._core, decision, address))
         self._observer = FanOut(self._metrics, self._ring, LogObserver(self.log, direct))
         self._core = build_core(config, self._observer)
-        self._exchange_policy = exchange_policy(config, admission=self._core.admission)
         self._generator = random.Random()  # noqa: S311  breaks ties
         core = self._core
         self._tokens = TokenPools(core.registry, core.resident, self._metrics.token_lookup, core.signals.block_tokens)
         self._news = EndpointNews(core.registry, self._metrics, self._say)
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core, config, self._keeper.write_eds, self._say)
-        self._probing = Probing(
-            config, core, lambda endpoint: self._scraper.status(endpoint).engine, self._metrics, self._tokens.keys
-        )
+        keys, metrics = self._tokens.keys, self._metrics
+        sleeping = Sleeping(config, core, keys.headers, metrics.wake_called, self._say, self._keeper.write_eds)
+        self._probing = Probing(config, core, lambda at: self._scraper.status(at).engine, metrics, keys, sleeping)
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
+        self._exchange_policy = self._make_policy(config)
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         self._log_watch = LogWatch(core.ledger, config.leases.renewal_timeout_s, self._metrics.access_log_entry)
@@ -201,6 +203,9 @@ class Service:
             core.picker, core.feedback, self._observer, self._exchange_policy, time.monotonic, self._generator
         )
 
+    def _make_policy(self, config: Config) -> ExchangePolicy:
+        return exchange_policy(config, self._tokens.source, self._core.admission, self._watching.objectives)
+
     def _make_keeper(self, config: Config) -> EndpointKeeper:
         core, envoy, news = self._core, config.envoy, self._news
         return EndpointKeeper(
@@ -214,21 +219,21 @@ class Service:
         )
 
     def _make_scraper(self, config: Config) -> Scraper:
-        core = self._core
+        core, heard = self._core, (self._probing.scraped, self._probing.sleeping.scraped)
         return Scraper(
             config,
             scrape_token(config),
             registry=core.registry,
             signals=core.signals,
             is_busy=lambda slot: core.ledger.load(slot).in_flight > 0,
-            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, self._probing.scraped),
+            listener=ScrapeNews(self._metrics, core.feedback, self._keeper.apply, self._say, *heard),
         )
 
     async def _start_tasks(self, stack: AsyncExitStack) -> None:
         session = await stack.enter_async_context(aiohttp.ClientSession())
         stack.callback(self._tokens.close)
         self._tokens.configure(self._config, session)
-        self._exchange_policy = exchange_policy(self._config, self._tokens.source, self._core.admission)
+        self._exchange_policy = self._make_policy(self._config)
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
         failed = self._observer.failed
@@ -240,11 +245,12 @@ class Service:
             learner.run,
             self._scraper.run,
             self._probing.run,
+            self._probing.sleeping.run,
             self._listening.run,
             self._securing.run,
             lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, (*chores, self.log.report)),
             lambda: admitting.look(self._core.admission, time.monotonic, failed),
-            lambda: repeat(FLUSH_INTERVAL_S, failed, (self._output.flush,)),
+            lambda: follow_up(self._output.waits, FLUSH_INTERVAL_S, failed, "log", self._output.flush),
         )
         if self._path is not None:
             watcher = FileWatcher(self._path, self._read, self._reload, self._reload_failed)
@@ -271,7 +277,7 @@ class Service:
         self._tokens.configure(config)
         self._core.picker.strategies = strategies
         self._core.picker.model_strategies = model_strategies
-        self._exchange_policy = exchange_policy(config, self._tokens.source, self._core.admission)
+        self._exchange_policy = self._make_policy(config)
         admitting.configure(config, self._core.capacity, self._core.admission)
         self._keeper.configure(config)
         self._watching.configure(config)
@@ -292,7 +298,7 @@ class Service:
             endpoints=self._statuses,
             leases=lambda: len(self._core.ledger),
             degraded=self._degraded,
-            panics=lambda: self._core.health.panics(self._core.lifecycle.out),
+            panics=self._core.health.panics,
             reuse=self._core.picker.reuse.ratio,
             version=version("kvpicker"),
             tasks=lambda: len(asyncio.all_tasks()),

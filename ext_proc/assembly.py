@@ -16,7 +16,7 @@ from ext_proc.core.addresses import network
 from ext_proc.core.admission import Admission
 from ext_proc.core.capacity_gate import CapacityGate
 from ext_proc.core.errors import ConfigError
-from ext_proc.core.exchange_policy import ExchangePolicy
+from ext_proc.core.exchange_policy import ExchangePolicy, Objectives
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.following import follow
@@ -32,6 +32,7 @@ from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
+from ext_proc.core.sleepers import Sleepers
 from ext_proc.core.strangers import Strangers
 from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
@@ -66,11 +67,12 @@ class Core(msgspec.Struct, frozen=True):
     capacity: CapacityGate
     admission: Admission
     lifecycle: Lifecycle
+    sleepers: Sleepers
 
     def follow(self, change: Change) -> None:
         """Give state to endpoints that came and take it from those that went."""
         self.lifecycle.follow(change)
-        memories = (self.health, self.rates, self.signals, self.resident, self.token_hits)
+        memories = (self.health, self.rates, self.signals, self.resident, self.token_hits, self.sleepers)
         follow(change, ledger=self.ledger, index=self.index, memories=memories, greeters=(self.health,))
         self.lifecycle.welcome(change)
 
@@ -112,10 +114,13 @@ def build_core(
     rates, expectations = RateLearner(), Expectations()
     capacity = CapacityGate(registry, ledger, expectations)
     spread = random.Random()  # noqa: S311  of what Retry-After says
-    admission = Admission(registry, ledger, expectations, capacity, observer, spread, health.is_proven)
+    sleepers = Sleepers()
+    admission = Admission(registry, ledger, expectations, capacity, observer, spread, health.is_proven, sleepers)
     admitting.configure(config, capacity, admission)
     strangers = Strangers(config.leases.renewal_timeout_s)
-    lifecycle = Lifecycle(ledger.load, strangers.at)
+    lifecycle = Lifecycle(ledger.load, strangers.at, sleepers)
+    sleepers.barred = lambda: lifecycle.out
+    health.miss(lambda: lifecycle.out | sleepers.slots)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
@@ -130,7 +135,7 @@ def build_core(
         fallbacks=config.envoy.named - 1,
         model_strategies=build_model_strategies(config),
         token_hits=token_hits,
-        gates=(lifecycle, health, capacity),
+        gates=(lifecycle, sleepers, health, capacity),
     )
     feedback = Feedback(
         registry=registry,
@@ -147,7 +152,7 @@ def build_core(
     signals = Signals(config.scrape.fresh_s)
     picker.knowledge.engines = signals
     parts = (registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
-    return Core(*parts, capacity, admission, lifecycle)
+    return Core(*parts, capacity, admission, lifecycle, sleepers)
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -182,7 +187,10 @@ def _strategy(chosen: StrategyConfig, owner: str) -> tuple[str, Strategy]:
 
 
 def exchange_policy(
-    config: Config, tokens: TokenSource | None = None, admission: Admission | None = None
+    config: Config,
+    tokens: TokenSource | None = None,
+    admission: Admission | None = None,
+    objectives: Objectives | None = None,
 ) -> ExchangePolicy:
     """Take from the configuration what every exchange needs.
 
@@ -190,6 +198,7 @@ def exchange_policy(
         config: the configuration.
         tokens: knows the exact tokens of requests.
         admission: lets requests wait for their turn.
+        objectives: priorities that a cluster knows.
     """
     return ExchangePolicy(
         refuse_on_failure=config.failure_mode == "refuse",
@@ -209,6 +218,7 @@ def exchange_policy(
             targets=config.gateway.targets,
         ),
         priorities=config.tenants.priorities,
+        objectives=objectives if config.gateway.objectives else None,
     )
 
 
@@ -222,10 +232,12 @@ def endpoint_status(
 ) -> EndpointStatus:
     """Gather what is known of an endpoint."""
     load, source = core.ledger.load(endpoint.slot), core.rates.source(endpoint.slot)
-    health = core.health.status(endpoint.slot, now)
+    health, sleep = core.health.status(endpoint.slot, now), core.sleepers.of(endpoint.slot)
     return EndpointStatus(
         endpoint=endpoint,
         health=health,
+        sleep=sleep,
+        asleep_for=None if sleep is None else max(now - sleep.since, 0.0),
         health_age=None if health.since is None else max(now - health.since, 0.0),
         health_left=None if health.until is None else max(health.until - now, 0.0),
         in_flight=load.in_flight,

@@ -40,6 +40,28 @@ async def repeat(interval: float, failed: Failed, works: Iterable[Callable[[], o
                 failed("housekeeping", error)
 
 
+async def follow_up(
+    event: asyncio.Event, delay: float, failed: Failed, reason: str, work: Callable[[], object]
+) -> None:
+    """Do something so many seconds after each time that an event is set, for ever, even if it fails.
+
+    Args:
+        event: cleared before the work, which may set it again.
+        delay: seconds.
+        failed: hears of faults.
+        reason: of such a fault.
+        work: what is done.
+    """
+    while True:
+        await event.wait()
+        await asyncio.sleep(delay)
+        event.clear()
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  one that fails must not be the last
+            failed(reason, error)
+
+
 async def _keep_running(work: Callable[[], Awaitable[None]], failed: Failed, again_s: float) -> None:
     while True:
         try:

@@ -15,6 +15,7 @@ from ext_proc.core.health import HealthMonitor
 from ext_proc.core.lifecycle import Lifecycle, Mark, Stage
 from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry
+from ext_proc.core.sleepers import Sleep, Sleepers
 from ext_proc.ops.collector import EndpointStatus
 from ext_proc.ops.events import Event
 from ext_proc.remembering import Remembering
@@ -37,6 +38,10 @@ class Parts(Protocol):
     @property
     def health(self) -> HealthMonitor:
         """Their states of health."""
+
+    @property
+    def sleepers(self) -> Sleepers:
+        """Whose engines sleep."""
 
 
 class Draining:
@@ -65,6 +70,7 @@ class Draining:
         self._lifecycle = parts.lifecycle
         self._registry = parts.registry
         self._health = parts.health
+        self._sleepers = parts.sleepers
         self._changed = changed
         self._say = say
         self._clock = clock
@@ -114,6 +120,10 @@ class Draining:
     def remaining(self, mark: Mark) -> float | None:
         """Return the seconds until the deadline; None without one."""
         return None if mark.deadline is None else max(mark.deadline - self._clock(), 0.0)
+
+    def sleep_of(self, mark: Mark) -> Sleep | None:
+        """Return how the engine of an endpoint sleeps; None if it is awake, or not listed any more."""
+        return None if mark.removed else self._sleepers.of(mark.endpoint.slot)
 
     def completed(self, status: EndpointStatus) -> EndpointStatus:
         """Add to the status of an endpoint where it stands."""

@@ -12,8 +12,10 @@ from ext_proc.core.health_states import Verdict
 from ext_proc.core.model import Endpoint
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Registry
+from ext_proc.core.sleepers import Witness
 from ext_proc.core.slowness import slowness
 from ext_proc.ops.metrics import Metrics
+from ext_proc.sleeping import Sleeping
 from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe import Prober
 from ext_proc.sources.probe_ask import Finding, is_local
@@ -58,11 +60,19 @@ class Probing:
         engine: the engine whose metrics an endpoint was seen to have; an empty name if there were none.
         metrics: counts the probes.
         keys: the API keys of the engines.
+        sleeping: hears whether they sleep.
     """
 
     def __init__(
-        self, config: Config, parts: Parts, engine: Callable[[Endpoint], str], metrics: Metrics, keys: ApiKeys
+        self,
+        config: Config,
+        parts: Parts,
+        engine: Callable[[Endpoint], str],
+        metrics: Metrics,
+        keys: ApiKeys,
+        sleeping: Sleeping,
     ) -> None:
+        self.sleeping = sleeping
         self._registry = parts.registry
         self._health = parts.health
         self._reputations = parts.picker.knowledge.reputations
@@ -71,7 +81,13 @@ class Probing:
         self._compared_at = self._ticked_at = self._excused_until = time.monotonic()
         self._config = config
         self._prober = Prober(
-            config, registry=self._registry, state=self._health.state, engine=self._kind, listener=self, keys=keys
+            config,
+            registry=self._registry,
+            state=self._health.state,
+            engine=self._kind,
+            listener=self,
+            keys=keys,
+            believed=sleeping.believed,
         )
         self.configure(config)
         self._health.doubts = self._prober.hurry
@@ -81,6 +97,7 @@ class Probing:
         self._config = config
         self._health.configure(config.health.policy, probing=config.health.probes.enabled)
         self._prober.configure(config)
+        self.sleeping.configure(config)
 
     async def run(self) -> None:
         """Probe until cancelled."""
@@ -96,6 +113,8 @@ class Probing:
         now = time.monotonic()
         if finding is None or not self._is_current(endpoint):
             return
+        if finding.asleep is not None:
+            self.sleeping.told(endpoint, Witness.PROBE, asleep=finding.asleep)
         if finding.verdict is not Verdict.FAILED or not self._stood_still(now):
             self._health.probed(endpoint, finding.verdict, finding.found, now)
 
@@ -114,6 +133,7 @@ class Probing:
             self._excused_until = now + AFTERMATH_S
         self._ticked_at = now
         self._health.tick(now)
+        self.sleeping.tick(now)
         if now - self._compared_at < COMPARE_S:
             return
         self._compared_at = now

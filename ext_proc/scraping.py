@@ -22,6 +22,7 @@ class ScrapeNews:
         apply: puts a change of endpoints into effect.
         say: writes a log event with its fields.
         alive: hears of each change of what is wrong with an endpoint's metrics; an empty text if nothing is.
+        slept: hears whether an engine sleeps.
     """
 
     def __init__(
@@ -31,7 +32,9 @@ class ScrapeNews:
         apply: Callable[[Change], None],
         say: Callable[..., None],
         alive: Callable[[Endpoint, str, Exception | None], None],
+        slept: Callable[[Endpoint, EngineSignals], None],
     ) -> None:
+        self._slept = slept
         self._metrics = metrics
         self._feedback = feedback
         self._apply = apply
@@ -50,6 +53,10 @@ class ScrapeNews:
             return
         kind = {} if error is None else {"error": type(error).__name__}
         self._say(Event.SOURCE_FAILED, source="metrics", endpoint=endpoint.address, reason=problem, **kind)
+
+    def sleep_told(self, endpoint: Endpoint, signals: EngineSignals) -> None:
+        """Let it be left alone while it sleeps."""
+        self._slept(endpoint, signals)
 
     def capacity_learnt(self, change: Change) -> None:
         """Let the index and Envoy's list follow."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 
 from ext_proc.config import Config, PoolConfig
+from ext_proc.core.exchange_policy import Objectives
 from ext_proc.core.lifecycle import Lifecycle
 from ext_proc.core.pool import Registry
 from ext_proc.ops.events import Event
@@ -31,11 +32,15 @@ class Watching:
         registry: which there are.
         lifecycle: takes which of them are not ready.
         say: writes a log event with its fields.
+
+    Attributes:
+        objectives: the priorities that InferenceObjectives name.
     """
 
     def __init__(
         self, keeper: EndpointKeeper, registry: Registry, lifecycle: Lifecycle, say: Callable[..., None]
     ) -> None:
+        self.objectives = Objectives()
         self._keeper = keeper
         self._registry = registry
         self._lifecycle = lifecycle
@@ -121,6 +126,18 @@ class Watching:
             self._say(Event.SOURCE_FAILED, source="kubernetes", pool=pool, reason=problem, error=printable(detail))
         else:
             self._say(Event.SOURCE_RECOVERED, source="kubernetes", pool=pool)
+
+    def priorities_changed(self, priorities: Mapping[str, int]) -> None:
+        """Let requests have the priorities that InferenceObjectives name now."""
+        self.objectives.priorities = priorities
+
+    def objectives_state_changed(self, namespace: str, problem: str, detail: str) -> None:
+        """Log what is wrong with the objectives of a namespace, or that nothing is any more."""
+        told: dict[str, object] = {"source": "objectives", "namespace": namespace}
+        if problem:
+            self._say(Event.SOURCE_FAILED, **told, reason=problem, error=printable(detail))
+        else:
+            self._say(Event.SOURCE_RECOVERED, **told)
 
     def facts_changed(self, pool: str, facts: PoolFacts) -> None:
         """Log what an InferencePool says, and whether kvpicker fails as the pool's failure mode has it."""

@@ -112,12 +112,7 @@ def _equal_messages(theirs: Sequence[Segment], ours: Sequence[Segment]) -> int:
     """Return the bytes of the messages that both have from the first one on."""
     left = [piece for piece in theirs if piece.kind == "message"]
     right = [piece for piece in ours if piece.kind == "message"]
-    equal = 0
-    for one, other in zip(left, right, strict=False):
-        if one.digest != other.digest:
-            break
-        equal += len(one.data)
-    return equal
+    return _run(left, right)
 
 
 def _moved(theirs: Sequence[Segment], ours: Sequence[Segment], place: int) -> tuple[Kind, int] | None:
@@ -133,6 +128,7 @@ def _moved(theirs: Sequence[Segment], ours: Sequence[Segment], place: int) -> tu
 
 
 def _run(left: Sequence[Segment], right: Sequence[Segment]) -> int:
+    """Return the bytes that both have from the first segment on."""
     equal = 0
     for one, other in zip(left, right, strict=False):
         if one.digest != other.digest:

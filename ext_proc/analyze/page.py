@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from html import escape
 
-from ext_proc.analyze import plots
+from ext_proc.analyze import cells, plots
 from ext_proc.analyze.lengths import Spread
 from ext_proc.analyze.report import WHOLE_BLOCKS, Report
 from ext_proc.ops.text import counted, printable
@@ -64,9 +64,10 @@ def _head(report: Report) -> str:
 def _routing(report: Report) -> str:
     fleet = report.fleet
     drawn = plots.bars([(r.policy, r.hit_ratio, f"{r.hit_ratio:.1%}") for r in fleet.policies], 1.0)
-    rows = [(r.policy, f"{r.hit_ratio:.1%}", f"{r.prefill_tokens:,}", f"{r.imbalance:.2f}") for r in fleet.policies]
     title = f"Hit ratio on {fleet.engines} engines of {fleet.kv_tokens:,} KV tokens"
-    return _section(title, ("routing", "hit ratio", "tokens to prefill", "busiest / mean"), rows, drawn)
+    return _section(
+        title, ("routing", "hit ratio", "tokens to prefill", "busiest / mean"), cells.routing(report), drawn
+    )
 
 
 def _curve(report: Report) -> str:
@@ -80,27 +81,15 @@ def _curve(report: Report) -> str:
 
 
 def _families(report: Report) -> str:
-    shown = any(family.excerpt for family in report.families)
-    rows = [
-        (
-            family.prefix,
-            f"{family.prefix_tokens:,}",
-            f"{family.requests:,}",
-            f"{family.request_share:.1%}",
-            f"{family.repeated_share:.1%}",
-            *([family.excerpt] if shown else []),
-        )
-        for family in report.families
-    ]
-    columns = ("prefix", "tokens", "requests", "of all requests", "of prompt tokens", *(["text"] if shown else []))
-    return _section("Prefixes that many prompts begin with", columns, rows)
+    found, more = cells.families(report)
+    columns = ("prefix", "tokens", "requests", "of all requests", "of prompt tokens", *more)
+    return _section("Prefixes that many prompts begin with", columns, found)
 
 
 def _breakers(report: Report) -> str:
-    shown = any(found.example for found in report.breakers)
-    rows = [found.cells(text=shown) for found in report.breakers]
+    found, more = cells.breakers(report)
     columns = ("what differs", "where", "at character", "at token", "requests", "tokens lost each", "of all tokens")
-    return _section("What breaks prefixes", (*columns, *(["text"] if shown else [])), rows)
+    return _section("What breaks prefixes", (*columns, *more), found)
 
 
 def _lengths(report: Report) -> str:

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ext_proc.analyze import cells
 from ext_proc.analyze.lengths import Spread
 from ext_proc.analyze.report import WHOLE_BLOCKS, Report
 from ext_proc.ops.tables import print_table
@@ -53,12 +54,8 @@ def _source(console: Console, report: Report) -> None:
 
 def _policies(console: Console, report: Report) -> None:
     fleet = report.fleet
-    rows = [
-        (result.policy, f"{result.hit_ratio:.1%}", f"{result.prefill_tokens:,}", f"{result.imbalance:.2f}")
-        for result in fleet.policies
-    ]
     title = f"{fleet.engines} engines of {fleet.kv_tokens:,} KV tokens"
-    _table(console, title, ("routing", "hit ratio", "tokens to prefill", "busiest / mean"), rows)
+    _table(console, title, ("routing", "hit ratio", "tokens to prefill", "busiest / mean"), cells.routing(report))
 
 
 def _curve(console: Console, report: Report) -> None:
@@ -79,27 +76,15 @@ def _curve(console: Console, report: Report) -> None:
 
 
 def _families(console: Console, report: Report) -> None:
-    columns = ["prefix", "tokens", "requests", "of all", "of tokens"]
-    shown = any(family.excerpt for family in report.families)
-    rows = [
-        (
-            family.prefix,
-            f"{family.prefix_tokens:,}",
-            f"{family.requests:,}",
-            f"{family.request_share:.1%}",
-            f"{family.repeated_share:.1%}",
-            *([family.excerpt] if shown else []),
-        )
-        for family in report.families
-    ]
-    _table(console, "Prefixes that many prompts begin with", [*columns, *(["text"] if shown else [])], rows)
+    found, more = cells.families(report)
+    columns = ("prefix", "tokens", "requests", "of all", "of tokens", *more)
+    _table(console, "Prefixes that many prompts begin with", columns, found)
 
 
 def _breakers(console: Console, report: Report) -> None:
-    columns = ["what differs", "where", "at character", "at token", "requests", "tokens lost each", "of all"]
-    shown = any(found.example for found in report.breakers)
-    rows = [found.cells(text=shown) for found in report.breakers]
-    _table(console, "What breaks prefixes", [*columns, *(["text"] if shown else [])], rows, words=1)
+    found, more = cells.breakers(report)
+    columns = ("what differs", "where", "at character", "at token", "requests", "tokens lost each", "of all", *more)
+    _table(console, "What breaks prefixes", columns, found, words=1)
 
 
 def _lengths(console: Console, report: Report) -> None:
@@ -151,7 +136,7 @@ def _table(console: Console, title: str, columns: Sequence[str], rows: Iterable[
         return
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
     for number, column in enumerate(columns):
-        is_text = number in (0, words) or column == "text"
+        is_text = number in (0, words) or column == cells.TEXT
         room = max(_NARROW, *(len(row[number]) for row in listed))
         table.add_column(
             column if is_text else "\n".join(wrap(column, room, break_long_words=False)),

@@ -14,6 +14,7 @@ from envoy_data_plane.envoy.type import v3 as envoy_type
 from envoy_data_plane.envoy.type.metadata import v3 as metadata
 from envoy_data_plane.google.protobuf import Any as AnyMessage
 
+from ext_proc.bootstrap.encryption import transport_socket
 from ext_proc.bootstrap.names import ACCESS_LOG, ENDPOINTS, PROCESSORS
 from ext_proc.bootstrap.options import EnvoyOptions
 from ext_proc.bootstrap.typed import address, extension, is_numeric, packed, seconds
@@ -31,7 +32,7 @@ _NAMES = cluster.ClusterDiscoveryType.STRICT_DNS
 
 def clusters(options: EnvoyOptions) -> list[cluster.Cluster]:
     """All clusters of the lean profile."""
-    logs = [_access_log(number, text) for number, text in enumerate(options.processors)]
+    logs = [_access_log(options, number, text) for number, text in enumerate(options.processors)]
     return [_endpoints(options), _processors(options), *logs]
 
 
@@ -107,6 +108,7 @@ def _processors(options: EnvoyOptions) -> cluster.Cluster:
         load_assignment=_assignment(PROCESSORS, options.processors, "processors"),
         circuit_breakers=_circuit_breakers(),
         typed_extension_protocol_options=_http2(),
+        transport_socket=transport_socket(options),
         common_lb_config=_no_panic(),
         health_checks=[
             core.HealthCheck(
@@ -122,7 +124,7 @@ def _processors(options: EnvoyOptions) -> cluster.Cluster:
     )
 
 
-def _access_log(number: int, text: str) -> cluster.Cluster:
+def _access_log(options: EnvoyOptions, number: int, text: str) -> cluster.Cluster:
     """Build the cluster of one process alone: every process must see every entry."""
     name = ACCESS_LOG.format(number)
     return cluster.Cluster(
@@ -132,6 +134,7 @@ def _access_log(number: int, text: str) -> cluster.Cluster:
         load_assignment=_assignment(name, (text,), "processors"),
         circuit_breakers=_circuit_breakers(),
         typed_extension_protocol_options=_http2(),
+        transport_socket=transport_socket(options),
     )
 
 

@@ -32,6 +32,10 @@ _SPELT = (
     "session_cookie",
     "tenant_header",
     "priority_header",
+    "tls_ca",
+    "tls_name",
+    "tls_client",
+    "tls_secrets",
 )
 """Options of one value, as flags of the same name."""
 
@@ -45,31 +49,7 @@ EMPTY_POOL = {
 }
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the command's options."""
-    parser.add_argument(
-        "--profile", choices=PROFILES, default=_DEFAULTS.profile, help="how Envoy and kvpicker talk [%(default)s]"
-    )
-    parser.add_argument(
-        "--envoy-version", choices=BUILDS, default=_DEFAULTS.envoy_version, help="what to render for [%(default)s]"
-    )
-    parser.add_argument("--listen", default=_DEFAULTS.listen, help="where clients connect [%(default)s]")
-    parser.add_argument("--admin", default=_DEFAULTS.admin, help="Envoy's admin, or `none` [%(default)s]")
-    parser.add_argument(
-        "--processor",
-        action="append",
-        metavar="ADDRESS",
-        help="a kvpicker process; repeat it for more [127.0.0.1:9002]",
-    )
-    parser.add_argument(
-        "--endpoints-file", default=_DEFAULTS.endpoints_file, help="EDS file that kvpicker writes [%(default)s]"
-    )
-    parser.add_argument(
-        "--endpoint",
-        action="append",
-        metavar="ADDRESS",
-        help="an engine, or a name of engines, in place of the EDS file; repeat it",
-    )
+def _add_exchanges(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--failure-mode",
         choices=("open", "closed"),
@@ -99,23 +79,83 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="PATH",
         help="a path whose requests may run twice; repeat it for more, or `none` [embeddings and the like]",
     )
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's options."""
+    parser.add_argument(
+        "--profile", choices=PROFILES, default=_DEFAULTS.profile, help="how Envoy and kvpicker talk [%(default)s]"
+    )
+    parser.add_argument(
+        "--envoy-version", choices=BUILDS, default=_DEFAULTS.envoy_version, help="what to render for [%(default)s]"
+    )
+    parser.add_argument("--listen", default=_DEFAULTS.listen, help="where clients connect [%(default)s]")
+    parser.add_argument("--admin", default=_DEFAULTS.admin, help="Envoy's admin, or `none` [%(default)s]")
+    parser.add_argument(
+        "--processor",
+        action="append",
+        metavar="ADDRESS",
+        help="a kvpicker process; repeat it for more [127.0.0.1:9002]",
+    )
+    parser.add_argument(
+        "--endpoints-file", default=_DEFAULTS.endpoints_file, help="EDS file that kvpicker writes [%(default)s]"
+    )
+    parser.add_argument(
+        "--endpoint",
+        action="append",
+        metavar="ADDRESS",
+        help="an engine, or a name of engines, in place of the EDS file; repeat it",
+    )
+    _add_exchanges(parser)
     parser.add_argument("--session-header", metavar="NAME", help="a client's header that names its conversation")
     parser.add_argument("--session-cookie", metavar="NAME", help="the same as a cookie; no other cookie is read")
     parser.add_argument("--tenant-header", metavar="NAME", help="a header of the gateway that names the tenant")
     parser.add_argument("--priority-header", metavar="NAME", help="a header of the gateway that holds the priority")
+    parser.add_argument(
+        "--gateway-headers",
+        action="store_true",
+        help="pass on what the Endpoint Picker protocol says in headers: tenant, objective, model, wanted times",
+    )
+    _add_tls(parser)
     parser.add_argument("--check", action="store_true", help="let Envoy check the result")
     parser.add_argument("--envoy", metavar="BINARY", help="the Envoy that checks")
     parser.add_argument("--output", type=Path, metavar="FILE", help="write here instead of to stdout")
 
 
+def _add_tls(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument_group(
+        "TLS to kvpicker", "of Envoy configurations and, where it says so, of gateways"
+    ).add_argument
+    add(
+        "--tls-ca",
+        metavar="FILE",
+        help="verify kvpicker's certificate by these authorities; for gateways the name of the object that holds them"
+        " as ca.crt: with envoy-gateway a ConfigMap, with istio a Secret",
+    )
+    add("--tls-name", metavar="NAME", help="the name that kvpicker's certificate is for; for gateways too")
+    add(
+        "--tls-client",
+        metavar="FOLDER",
+        help="mutual TLS: prove yourself by tls.crt and tls.key in it; for gateways by those of a Secret of that name",
+    )
+    add("--tls-unverified", action="store_true", help="encrypt, but verify nothing: kvpicker's `tls: {}`")
+    add("--tls-secrets", metavar="FOLDER", help="let Envoy read certificates that change, by files in it")
+    add("--write-secrets", type=Path, metavar="FOLDER", help="write those files here")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Print or write the configuration and return 0; raises ConfigError, with nothing written, if it cannot be used."""
-    from ext_proc.bootstrap.document import to_yaml  # noqa: PLC0415  the typed messages take half a second to import
+    # The typed messages take half a second to import.
+    from ext_proc.bootstrap.document import secrets_yaml, to_yaml  # noqa: PLC0415
 
     options = _options(arguments)
-    text = to_yaml(options, command=_command(options))
+    command = _command(options)
+    text = to_yaml(options, command=command)
+    files = {} if arguments.write_secrets is None else secrets_yaml(options, command=command)
     if arguments.check:
         check(options, find_envoy(arguments.envoy))
+    for name, content in files.items():
+        deliver(content, arguments.write_secrets / name)
     deliver(text, arguments.output)
     return 0
 
@@ -134,10 +174,14 @@ def deliver(text: str, output: Path | None) -> None:
 def check(options: EnvoyOptions, binary: Path) -> None:
     """Let Envoy check a rendered configuration; raises ConfigError with its complaint.
 
-    Envoy insists on an EDS file, which need not exist on the machine that renders: a missing one is stood in for.
+    Envoy insists on files that need not exist on the machine that renders: a missing EDS file is stood in for, and
+    without the files of certificates everything else is checked.
     """
     from ext_proc.bootstrap.document import to_yaml  # noqa: PLC0415  as above
 
+    named = (options.tls_ca, options.tls_client, options.tls_secrets)
+    if not all(path is None or Path(path).exists() for path in named):
+        options = msgspec.structs.replace(options, tls_ca=None, tls_client=None, tls_secrets=None, tls_unverified=True)
     with tempfile.TemporaryDirectory(prefix="kvpicker-") as folder:
         if not options.endpoints and not Path(options.endpoints_file).exists():
             stand_in = Path(folder, "eds.json")
@@ -166,6 +210,12 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
         session_cookie=arguments.session_cookie,
         tenant_header=arguments.tenant_header,
         priority_header=arguments.priority_header,
+        gateway_headers=arguments.gateway_headers,
+        tls_ca=arguments.tls_ca,
+        tls_name=arguments.tls_name,
+        tls_client=arguments.tls_client,
+        tls_unverified=arguments.tls_unverified,
+        tls_secrets=arguments.tls_secrets,
     )
 
 
@@ -185,6 +235,6 @@ def _command(options: EnvoyOptions) -> str:
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):
             words += [f"--{field.replace('_', '-')}", "none" if value is None else str(value)]
-    if options.first_token:
-        words.append("--first-token")
+    for field in ("first_token", "gateway_headers", "tls_unverified"):
+        words += [f"--{field.replace('_', '-')}"] * getattr(options, field)
     return shlex.join(words)

@@ -12,6 +12,7 @@ from envoy_data_plane.envoy.config.core import v3 as core
 from envoy_data_plane.google.protobuf import Struct
 
 from ext_proc.bootstrap.clusters import clusters
+from ext_proc.bootstrap.encryption import secrets
 from ext_proc.bootstrap.listener import entry
 from ext_proc.bootstrap.options import EnvoyOptions
 from ext_proc.bootstrap.typed import address
@@ -42,8 +43,17 @@ def to_yaml(options: EnvoyOptions, *, command: str = "kvpicker envoy-config") ->
         notes.append(f"Left out, the routes' retry_policy: {options.harm_of_retries}.")
     lines = [f"# Rendered by: {command}", "# README.md beside the goldens explains each setting."]
     lines += [textwrap.fill(note, width=WIDTH, initial_indent="# ", subsequent_indent="#   ") for note in notes]
-    body = yaml.dump(config, Dumper=_PlainDumper, sort_keys=False, width=WIDTH)
-    return "\n".join([*lines, body])
+    return "\n".join([*lines, _dumped(config)])
+
+
+def secrets_yaml(options: EnvoyOptions, *, command: str = "kvpicker envoy-config") -> dict[str, str]:
+    """The files of `tls_secrets` as YAML, by their names; raises ConfigError if there are to be none."""
+    head = f"# Rendered by: {command}\n"
+    return {name: head + _dumped({"resources": found}) for name, found in secrets(options).items()}
+
+
+def _dumped(plain: dict[str, Any]) -> str:
+    return yaml.dump(plain, Dumper=_PlainDumper, sort_keys=False, width=WIDTH)
 
 
 def _render(options: EnvoyOptions) -> tuple[dict[str, Any], list[Gap]]:

@@ -24,8 +24,10 @@ from ext_proc.core.names import (
     ASKER,
     EXPLAIN,
     EXPLAIN_PASSED,
+    GATEWAY_HEADERS,
     KVPICKER_NAMESPACE,
     LB_NAMESPACE,
+    LEGACY_NAMES,
     RANK,
     READ_HEADERS,
     SUBSET_NAMESPACE,
@@ -34,6 +36,9 @@ from ext_proc.core.names import (
 # Three of them are for kvpicker's refusals: the rules hold for the headers of immediate responses as well.
 # Envoy refuses a regular expression of more than 100 RE2 instructions, and each version needs other numbers of them.
 OWN_HEADERS = rf"x-(gateway|kvpicker|llm-d-request-dropped)-.+|{RANK}|content-type|retry-after"
+REWRITTEN_HEADERS = rf"x-(gateway|kvpicker|llm-d)-.+|{RANK}|content-(type|length)|retry-after"
+"""The same where another model may be written into a body: the length of the one that came is then taken away."""
+
 ENVOYS_PREFIX = "x-envoy-"
 STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", ENVOYS_PREFIX, RANK)
 
@@ -149,7 +154,10 @@ def _picker(options: EnvoyOptions, mode: processor.ProcessingMode) -> hcm.HttpFi
             # A body that is buffered whole keeps its length anyhow.
             allow_content_length_header=options.profile != "buffered" or options.first_token,
             mutation_rules=mutation_rules.HeaderMutationRules(
-                disallow_all=True, allow_expression=matcher.RegexMatcher(regex=OWN_HEADERS)
+                disallow_all=True,
+                allow_expression=matcher.RegexMatcher(
+                    regex=REWRITTEN_HEADERS if options.gateway_headers else OWN_HEADERS
+                ),
             ),
             metadata_options=processor.MetadataOptions(
                 receiving_namespaces=_namespaces(LB_NAMESPACE, KVPICKER_NAMESPACE),
@@ -160,7 +168,11 @@ def _picker(options: EnvoyOptions, mode: processor.ProcessingMode) -> hcm.HttpFi
 
 
 def _read_headers(options: EnvoyOptions) -> list[str]:
+    """Name what kvpicker is told of headers; those that have two names by both."""
     labels = [name.lower() for name in (options.tenant_header, options.priority_header) if name is not None]
+    labels += [LEGACY_NAMES[name] for name in labels if name in LEGACY_NAMES]
+    if options.gateway_headers:
+        labels += [name for name in GATEWAY_HEADERS if name not in labels]
     of_answers = sorted(ANSWER_HEADERS - {*READ_HEADERS}) if options.profile == "duplex" else []
     return [*READ_HEADERS, *labels, *of_answers]
 

@@ -65,6 +65,10 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         tenant_header: a header that says on whose behalf a request is sent; its value reaches the processors. What
             stands in front of this Envoy must set it, or remove it from what clients send.
         priority_header: the same for the priority of a request.
+        gateway_headers: True to pass on all that the Endpoint Picker protocol has headers for, by either name: whose a
+            request is, its priority or objective, another model, wanted times. Without it kvpicker hears nothing of
+            them, since a client could write them too. For an Envoy behind what sets or removes them, or whose clients
+            may say what goes first; the processors must be told to obey (`tenants`, `gateway`).
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
         retries: attempts after the first, as long as nothing was sent. None is 2, or 0 where any number harms, see
@@ -75,6 +79,12 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             processors.
         session_cookie: the same as a cookie, used where the header is absent; of all cookies only this one's value
             reaches the processors.
+        tls_ca: path, where Envoy runs, of a PEM file with authorities; kvpicker's certificate must be of one of them.
+        tls_name: name or IP that kvpicker's certificate must be for.
+        tls_client: folder, where Envoy runs, with `tls.crt` and `tls.key`, by which Envoy proves itself (mutual TLS).
+        tls_unverified: True to speak TLS with whoever answers, as with a certificate that kvpicker made itself.
+        tls_secrets: folder, where Envoy runs, with the files that `--write-secrets` writes. Envoy then reads changed
+            certificates anew; without, it has those of its start until it ends.
         connect_timeout: for a connection to an engine.
         keep_idle: how long an idle connection to an engine is kept; below the engine's own limit (uvicorn: 5 s),
             or requests meet connections that the engine is closing.
@@ -98,11 +108,17 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_message_timeout: float = 300.0
     tenant_header: str | None = None
     priority_header: str | None = None
+    gateway_headers: bool = False
     body_limit: int = 4 * MIB
     retries: int | None = None
     repeatable: tuple[str, ...] = REPEATABLE
     session_header: str | None = None
     session_cookie: str | None = None
+    tls_ca: str | None = None
+    tls_name: str | None = None
+    tls_client: str | None = None
+    tls_unverified: bool = False
+    tls_secrets: str | None = None
     connect_timeout: float = 1.0
     keep_idle: float = 4.0
     stream_idle_timeout: float = 600.0
@@ -150,6 +166,29 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
                 )
         for path in self.repeatable:
             _require_repeatable(path)
+        self._require_tls()
+
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether Envoy speaks TLS to the processors."""
+        return self.tls_unverified or self.tls_ca is not None
+
+    def _require_tls(self) -> None:
+        if self.tls_unverified and self.tls_ca is not None:
+            raise ConfigError("who verifies by `tls_ca` does not go unverified; remove one", path="tls_unverified")
+        if self.tls_ca is not None and self.tls_name is None:
+            raise ConfigError(
+                "missing; without a name any certificate of the authority would do, so write the one that"
+                " kvpicker's carries, as in kvpicker.inference.svc",
+                path="tls_name",
+            )
+        for name in ("tls_name", "tls_client", "tls_secrets"):
+            if getattr(self, name) is not None and not self.is_encrypted:
+                raise ConfigError("nothing is encrypted; write `tls_ca`, or `tls_unverified`", path=name)
+        if self.is_encrypted and any(address.startswith("unix:") for address in self.processors):
+            raise ConfigError("kvpicker does not encrypt what passes through Unix sockets", path="processors")
+        if self.tls_secrets is not None and self.tls_ca is None and self.tls_client is None:
+            raise ConfigError("there is nothing to keep there; write `tls_ca` or `tls_client`", path="tls_secrets")
 
     def _require_known(self) -> None:
         if self.profile not in PROFILES:

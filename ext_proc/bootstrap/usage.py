@@ -12,8 +12,10 @@ that the engine gave.
 | `prompt`, `completion`, `cached` | prompt tokens, generated tokens, prompt tokens from the cache (OpenAI, Responses) |
 | `anthropic_input`, `anthropic_output` | uncached prompt tokens, generated tokens (Anthropic) |
 | `anthropic_cached` | prompt tokens from the cache, not in `anthropic_input` (Anthropic) |
+| `anthropic_created` | prompt tokens written into the cache, not in `anthropic_input` (Anthropic) |
 | `response_id` | id of the answer of the Responses API |
-| `failed` | 1 if a stream that began with 200 carried an error |
+| `failed` | the status that an error in an answer that began well names, 1 if it names none |
+| `cut` | 1 if a JSON answer does not end as it begins |
 """
 
 from __future__ import annotations

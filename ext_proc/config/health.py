@@ -57,6 +57,7 @@ class HealthConfig(Section, frozen=True, kw_only=True):
             sent for a trial.
         max_ejection_s: Seconds of the longest ejection; failing probes prolong it, up to six times.
         max_ejected: Share of a pool that may be ejected at one time, of several endpoints one in any case. Endpoints
+            that are drained, cordoned, unready or asleep do not count, since nothing is left to take away. Endpoints
             that fail beyond that get a small share of the requests, and `kvpicker_health_panic` is 1.
         forgive_s: Seconds of health after which one ejection no longer makes the next one longer.
         slow_start_s: Seconds in which a new or returning endpoint comes to its full share; 0 gives it at once.

@@ -173,7 +173,7 @@ def _waiting_problems(config: Config) -> Iterator[Problem]:
     """Find waits that Envoy has not the patience for."""
     longest = longest_wait(config.envoy.message_timeout_s, config.envoy.max_message_timeout_s)
     for name, pool in config.pools.items():
-        for field in ("wait_s", "scale_from_zero_s"):
+        for field in ("wait_s", "scale_from_zero_s", "wake_s"):
             if (getattr(pool.queue, field) or 0) > longest:
                 yield Problem(
                     ("pools", name, "queue", field),

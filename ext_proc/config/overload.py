@@ -56,6 +56,10 @@ class QueueConfig(Section, frozen=True, kw_only=True):
         scale_from_zero_s: Seconds that a request waits for the first ready endpoint of the pool, at most; then it gets
             503. For pools whose endpoints come when they are needed; they need `models` if there are other pools. Ready
             is who the cluster says is, or who is listed and answers probes. 0 does not wait.
+        wake_s: Seconds that a request waits for a sleeping engine to be woken, at most; then it gets 503. While all
+            that could serve it sleep, kvpicker sends `POST /wake_up` to one of them, unless that has discarded its
+            weights (level 2). Where `scale_from_zero_s` is set too, that is how long it waits. 0 wakes nobody, and such
+            requests get 503 at once.
         max_promises: Refused requests that are remembered until they come back as Retry-After told them, at most. Then
             they go before new ones.
         max_tenants: Tenants remembered per row of waiting requests that have nobody waiting, at most.
@@ -65,6 +69,7 @@ class QueueConfig(Section, frozen=True, kw_only=True):
     max_bytes: Annotated[int, Meta(ge=65_536, le=1_099_511_627_776)] = 256 * 1024 * 1024
     wait_s: WaitSeconds | None = None
     scale_from_zero_s: WaitSeconds = 0.0
+    wake_s: WaitSeconds = 0.0
     max_promises: Annotated[int, Meta(ge=0, le=10_000_000)] = 20_000
     max_tenants: Annotated[int, Meta(ge=1, le=1_000_000)] = 1_000
 

@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--insecure", action="store_true", help="with --tls: trust whatever certificate the target offers")
     add("--server-name", default="", metavar="NAME", help="with --tls: name that the certificate must have")
     add("--health", metavar="TARGET", help="where health checks are served, if elsewhere")
+    add("--health-plaintext", action="store_true", help="with --tls and --health: speak plaintext there")
     add("--endpoint", action="append", default=[], metavar="IP:PORT", help="an endpoint of the pool; give all of them, "
         "or none to learn some from picks")  # fmt: skip
     add("--single", action="store_true", help="the data plane takes one address (ORIGINAL_DST, subsets), not a list")
@@ -108,7 +109,7 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
         raise Unusable(f"no check matches {' '.join(arguments.only)}; --list shows them all")
     settings = _settings(arguments)
     address = _address(arguments, arguments.target)
-    health = _address(arguments, arguments.health) if arguments.health else address
+    health = _health_address(arguments, address)
     async with Target(address, health, settings.patience_s) as target:
         await target.reach()
         found = await learn(target, settings, modes or ALL)
@@ -143,6 +144,16 @@ def _settings(arguments: argparse.Namespace) -> Settings:
         limit_s=arguments.limit,
         streams=arguments.streams,
     )
+
+
+def _health_address(arguments: argparse.Namespace, address: Address) -> Address:
+    from ext_proc.conformance.target import Address  # noqa: PLC0415  as above
+
+    if not arguments.health_plaintext:
+        return _address(arguments, arguments.health) if arguments.health else address
+    if not arguments.tls or not arguments.health:
+        raise Unusable("--health-plaintext goes with --tls and --health")
+    return Address(where=arguments.health)
 
 
 def _address(arguments: argparse.Namespace, where: str) -> Address:

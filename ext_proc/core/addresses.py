@@ -16,6 +16,7 @@ _LABEL = "[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST_NAME = re.compile(rf"(?=.{{1,253}}$)(?:{_LABEL}\.)*(?!\d+\.?$){_LABEL}\.?", re.ASCII)
 """What RFC 1123 allows, and underscores; a last label of digits alone is a mistyped IPv4 address."""
 
+_EVERYBODY = ipaddress.IPv4Address("255.255.255.255")
 _IPV4_MAPPED = 0xFFFF
 _LARGEST_LAST_GROUP = 0xFFFF
 
@@ -59,12 +60,20 @@ def join_named(host: str, port: int) -> str:
         return f"{host.lower()}:{_checked_port(port, 1)}"
     if not _is_literal(host):
         raise ValueError(f"`{host}` is neither an IP address nor a host name")
+    if not is_one_host(host):
+        raise ValueError(f"`{host}` is the address of no single host; write that of the engine")
     return join(host, port)
 
 
 def is_host_name(host: str) -> bool:
     """Tell a host name from an IP address and from what is neither."""
     return _HOST_NAME.fullmatch(host) is not None
+
+
+def is_one_host(host: str) -> bool:
+    """Tell whether an IP literal, brackets or not, can be an engine's: not one that means none, all or many hosts."""
+    address = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    return not (address.is_unspecified or address.is_multicast or address == _EVERYBODY)
 
 
 def listening(text: str) -> str:
@@ -133,6 +142,8 @@ def _join(host: str, port: int, lowest_port: int, why_literal: str) -> str:
 
 
 def _split(text: str) -> tuple[str, int]:
+    if "://" in text:
+        raise ValueError(f"`{text}` is a URL; write ip:port alone, as in 10.0.0.11:8000")
     host, colon, port = text.rpartition(":")
     if not colon or not host:
         raise ValueError(f"`{text}` has no port; write ip:port, as in 10.0.0.11:8000")

@@ -16,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from ext_proc.core.capacity_gate import CapacityGate
 from ext_proc.core.errors import (
+    Asleep,
     Displaced,
     NoReadyEndpoint,
     NotYetScaled,
@@ -30,11 +31,11 @@ from ext_proc.core.expectations import Expectations
 from ext_proc.core.filters import meant
 from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
-from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.model import NEARLY_FREE, Endpoint, InferenceRequest
 from ext_proc.core.observer import Observer
-from ext_proc.core.picker import NEARLY_FREE
 from ext_proc.core.pool import Registry
 from ext_proc.core.promises import Promise, expected_rate, predicted_wait, retry_after
+from ext_proc.core.sleepers import Sleepers
 from ext_proc.core.turn import Turn
 from ext_proc.core.waiting_room import NO_LIMITS, Fill, Limits, Room, Row
 
@@ -49,6 +50,7 @@ _FROM_ZERO_RETRY_S = 60
 
 _BUSY = "All endpoints of the requested model are busy. Try again later."
 _NOT_UP = "No endpoint of the requested model is up yet. Try again later."
+_ASLEEP = "The endpoints of the requested model are asleep. Try again later."
 _ENDING = "The service is restarting. Try again."
 
 
@@ -63,6 +65,10 @@ class Admission:
         observer: hears how long requests waited and what for.
         generator: spreads what Retry-After says.
         is_proven: tells whether the endpoint in a slot has shown that it can serve.
+        sleepers: knows whose engines sleep.
+
+    Attributes:
+        on_wait: called when a request begins to wait and none did before.
     """
 
     def __init__(
@@ -74,7 +80,10 @@ class Admission:
         observer: Observer,
         generator: Generator,
         is_proven: Callable[[int], bool] = lambda _slot: True,
+        sleepers: Sleepers | None = None,
     ) -> None:
+        self.on_wait: Callable[[], None] = lambda: None
+        self._sleepers = sleepers or Sleepers()
         self._is_proven = is_proven
         self._registry = registry
         self._ledger = ledger
@@ -102,7 +111,7 @@ class Admission:
         for name in self._rooms.keys() - limits.keys():
             room = self._rooms[name]
             if room.rows:
-                room.limits = msgspec.structs.replace(room.limits, from_zero=0.0)
+                room.limits = msgspec.structs.replace(room.limits, from_zero=0.0, wake=0.0)
             else:
                 del self._rooms[name]
         for name, its in limits.items():
@@ -117,10 +126,10 @@ class Admission:
         return any(self._before(self._wanted(request, subset), priority))
 
     def may_wait(self, request: InferenceRequest, refusal: Refusal) -> bool:
-        """Tell whether a request that found no endpoint may wait for one, or for the first of its pool."""
+        """Tell whether a request that found no endpoint may wait for one, or for one to come or to wake."""
         if isinstance(refusal, Saturated):
             return True
-        return isinstance(refusal, NoReadyEndpoint) and self._cold_pool(request) is not None
+        return isinstance(refusal, NoReadyEndpoint | Asleep) and self._cold_pool(request) is not None
 
     def join(self, turn: Turn, now: float, *, cold: bool | None = None) -> Refusal | None:
         """Let a request wait, or return why it may not; perhaps another one makes room for it.
@@ -139,13 +148,13 @@ class Admission:
             return ShuttingDown(_ENDING)
         room = self._room(turn.pool)
         if cold is None:
-            cold = room.limits.from_zero > 0 and self._is_cold(wanted, turn.priority)
+            cold = room.limits.cold > 0 and self._is_cold(wanted, turn.priority)
         turn.cold = cold
         content = _content(turn)
         room.promises.expire(now)
         promise = room.promises.find(content)
         turn.returned = promise is not None and promise.due <= now + _EARLY_S
-        wait = room.limits.from_zero or room.limits.wait if turn.cold else room.limits.wait
+        wait = (room.limits.cold if turn.cold else 0.0) or room.limits.wait
         if not room.limits.requests or not wait:
             return self._later(Saturated, turn, now)
         if not self._make_place(room, turn, now):
@@ -155,6 +164,8 @@ class Admission:
         turn.deadline = now + wait
         room.enter(turn, tuple(endpoint.generation for endpoint in wanted))
         self._waiting += 1
+        if self._waiting == 1:
+            self.on_wait()
         return None
 
     def leave(self, turn: Turn, now: float) -> None:
@@ -198,6 +209,15 @@ class Admission:
                 self._serve(now)
         finally:
             self._trying = False
+
+    def to_wake(self) -> Iterator[Sequence[Endpoint]]:
+        """Return, of each row that waits for an engine to wake, the endpoints of which one is to be woken."""
+        for row in self._rows():
+            turn = row.first()
+            if turn is not None and turn.cold and self._rooms[turn.pool].limits.wake:
+                found = self._sleepers.wakeable(self._wanted(turn.request, turn.subset))
+                if found:
+                    yield found
 
     def predicted(self, turn: Turn, slots: Sequence[int]) -> float:
         """Return the seconds until there is a place for a request that stands behind all of its priority."""
@@ -265,12 +285,13 @@ class Admission:
         return bool(before) and all(before)
 
     def _cold_pool(self, request: InferenceRequest) -> str | None:
-        """Return the pool whose first ready endpoint a request may wait for."""
+        """Return the pool whose first ready endpoint, or first woken one, a request may wait for."""
         snapshot = self._registry.snapshot
         candidates = meant(request, snapshot)
         if candidates:
-            room = self._rooms.get(candidates[0].pool)
-            return candidates[0].pool if room is not None and room.limits.from_zero else None
+            limits = self._room(candidates[0].pool).limits
+            may_wait = limits.from_zero or (limits.wake and self._sleepers.wakeable(candidates))
+            return candidates[0].pool if may_wait else None
         for name, room in self._rooms.items():
             models = room.limits.models
             fits = request.model is None or not models or request.model in models
@@ -304,7 +325,9 @@ class Admission:
         room = self._room(turn.pool)
         slots = [endpoint.slot for endpoint in self._wanted(turn.request, turn.subset)]
         if kind is NotYetScaled or not slots:
-            return NotYetScaled(_NOT_UP, min(max(ceil(room.limits.from_zero), 1), _FROM_ZERO_RETRY_S))
+            seconds = min(max(ceil(room.limits.cold), 1), _FROM_ZERO_RETRY_S)
+            is_asleep = any(slot in self._sleepers for slot in slots)
+            return Asleep(_ASLEEP, seconds) if is_asleep else NotYetScaled(_NOT_UP, seconds)
         content = _content(turn)
         promise = room.promises.find(content)
         if promise is not None and promise.due > now + _EARLY_S:

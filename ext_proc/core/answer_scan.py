@@ -8,9 +8,9 @@ from typing import Final
 
 from ext_proc.core.model import Usage
 
-_USAGE: Final = b'"usage"'
 _ERROR: Final = b'"error"'
-"""In a JSON string the quotes would be escaped, so generated text cannot be mistaken for these."""
+_ERROR_WORD: Final = b"error"
+_FAILED_RESPONSE: Final = b"response.failed"
 
 _LONGEST_USAGE: Final = 4096
 _SEAM: Final = 48
@@ -28,9 +28,26 @@ _ENDING: Final = 64
 
 _CLOSING: Final = {b"{": b"}", b"[": b"]"}
 
-_OPENING = re.compile(rb'"usage"\s*:\s*')
+_USAGE = re.compile(rb'"(?:usage|meta_info)"')
+"""In a JSON string the quotes would be escaped, so generated text cannot be mistaken for it; the second is SGLang's."""
+
+_OPENING = re.compile(rb'"(?:usage|meta_info)"\s*:\s*')
 _COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d{1,9})\s*[,}]')
-_FAILED = re.compile(rb'data:\s*\{\s*(?:"error"\s*:\s*(?!null)[^\s]|"type"\s*:\s*"error")')
+_NAMED_ERROR: Final = rb'"error"\s*:\s*(?:\{\s*"|"[^"]|[t1-9\[])'
+_KIND_ERROR: Final = rb'\{\s*"(?:type|object)"\s*:\s*"error"'
+_FAILED = re.compile(
+    rb"data:\s*(?:\{[^{}\r\n]*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb')|"finish_reason"\s*:\s*"error"'
+)
+_FAILED_LINE = re.compile(rb"[\r\n](?:event: ?(?:error|response\.failed)|error: ?\{)")
+"""An error in an event stream: a field of an event or all of it, how the answer ended, or a line of that name."""
+
+_FAILED_JSON = re.compile(rb"\s*(?:\{\s*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb")")
+_STATUS = re.compile(rb'"(?:code|status|status_code)"\s*:\s*"?([45]\d\d)"?\s*[,}]')
+_CLIENTS_FAULT = re.compile(rb'"(?:invalid_request_error|BadRequestError|not_found_error|context_length_exceeded)"')
+_OVERLOAD = re.compile(rb'"(?:overloaded_error|rate_limit_error|rate_limit_exceeded)"')
+_ERROR_WITHIN: Final = 1024
+"""Bytes of an error that are looked through for what it says of itself."""
+
 _ID = re.compile(rb'"id"\s*:\s*"(resp_[\w-]{1,128})"')
 
 _SHARED = {b"prompt_tokens": "prompt", b"completion_tokens": "completion", b"cached_tokens": "cached"}
@@ -40,6 +57,7 @@ _ANTHROPIC = {
     b"input_tokens": "anthropic_input",
     b"output_tokens": "anthropic_output",
     b"cache_read_input_tokens": "anthropic_cached",
+    b"cache_creation_input_tokens": "anthropic_created",
 }
 _DETAILS = b'_tokens_details"'
 """Two APIs share the names of their counts; only OpenAI's Responses adds details."""
@@ -57,9 +75,14 @@ class AnswerScan:
     Args:
         events: True for an event stream.
         wants_id: True to look for the id of the response object too.
+
+    Attributes:
+        failed: the status that an error in the answer names, 1 if it names none; 0 without an error.
+        response_id: id of the response object.
     """
 
     __slots__ = (
+        "_complaint",
         "_counts",
         "_early",
         "_events",
@@ -75,20 +98,23 @@ class AnswerScan:
     )
 
     def __init__(self, *, events: bool, wants_id: bool = False) -> None:
-        self.failed = False
+        self.failed = 0
+        self._complaint = b""
         self.response_id = ""
         self._events = events
         self._early = True
         self._head: bytes | None = b"" if wants_id else None
         self._left = _BEGINNING
-        self._rest = b""
+        self._rest = b"\n"
         self._window: deque[bytes] = deque()
         self._size = 0
         self._counts: dict[str, int] = {}
         self._first = self._tail = b""
 
     def feed(self, piece: bytes) -> None:
-        """Take the next piece."""
+        """Take the next piece; an empty one, as the last of a body often is, says nothing."""
+        if not piece:
+            return
         if self._early:
             self._feed_early(piece)
             return
@@ -103,6 +129,9 @@ class AnswerScan:
             self._look_for_id(piece)
         if not self._events:
             self._first = self._first or piece.lstrip()[:1]
+            if len(self._complaint) < _ERROR_WITHIN:
+                self._complaint += piece[:_ERROR_WITHIN]
+                self.failed = 1 if _FAILED_JSON.match(self._complaint) else 0
             self._tail = (self._tail + piece)[-_ENDING:] if len(piece) < _ENDING else piece[-_ENDING:]
         if not self._events or self._left > 0:
             self._left -= len(piece)
@@ -117,8 +146,9 @@ class AnswerScan:
         """Keep what may be the end, once there is enough of it."""
         window, size = self._window, self._size
         while size - len(window[0]) >= _END:
-            size -= len(window.popleft())
-            self._rest = b""  # what it ended with does not go on in what is kept
+            dropped = window.popleft()
+            size -= len(dropped)
+            self._rest = dropped[-1:]  # what else it ended with does not go on in what is kept
         if len(window) == 1 and size > _END:
             window[0] = window[0][-_END:]
             size = _END
@@ -127,16 +157,26 @@ class AnswerScan:
 
     def finish(self) -> None:
         """Note that no further piece comes."""
+        if not self._window:
+            return
         end = b"".join(self._window)
         self._window.clear()
         self._size = 0
         self._look(end)
+        if self.failed:
+            self.failed = _status(self._complaint)
 
     def _look(self, piece: bytes) -> None:
         text = self._rest + piece
-        if self._events and not self.failed and _ERROR in text:
-            self.failed = _FAILED.search(text) is not None
-        at = text.find(_USAGE)
+        if self._events and self.failed:
+            if len(self._complaint) < _ERROR_WITHIN:
+                self._complaint += piece[:_ERROR_WITHIN]
+        elif self._events:
+            found = _find_failure(text)
+            if found is not None:
+                self.failed = 1
+                self._complaint = text[found.start() : found.start() + _ERROR_WITHIN]
+        at = _place(text, 0)
         self._rest = text[-_SEAM:] if at < 0 else self._read(text, at)
 
     @property
@@ -147,13 +187,13 @@ class AnswerScan:
 
     @property
     def usage(self) -> Usage:
-        """What was found; Anthropic counts cached tokens beside its input tokens, OpenAI among them."""
+        """What was found; Anthropic counts cached tokens, read and written, beside its input tokens, OpenAI among."""
         get = self._counts.get
         uncached = get("anthropic_input")
         if uncached is None:
             return Usage(get("prompt"), get("completion"), get("cached"))
         cached = get("anthropic_cached")
-        return Usage(uncached + (cached or 0), get("anthropic_output"), cached)
+        return Usage(uncached + (cached or 0) + get("anthropic_created", 0), get("anthropic_output"), cached)
 
     def _read(self, text: bytes, at: int) -> bytes:
         """Read every usage object from a place on; returns what the next piece may go on with."""
@@ -163,19 +203,21 @@ class AnswerScan:
             if start >= len(text):
                 return _tail(text, at)
             if text[start] != ord("{"):
-                at = text.find(_USAGE, start)
+                at = _place(text, start)
                 continue
             end = _end_of_object(text, start)
             if end < 0:
                 return _tail(text, at)
             self._note(text[start:end])
-            at = text.find(_USAGE, end)
+            at = _place(text, end)
         return text[-_SEAM:]
 
     def _note(self, usage: bytes) -> None:
         """Keep the last count of each kind, since an answer may repeat its own; but a 0 replaces nothing."""
         names = _RESPONSES if _DETAILS in usage else _ANTHROPIC
         counts = self._counts
+        if names is _RESPONSES:  # what came before was a client's own object of that name, in its metadata
+            counts.pop("anthropic_input", None)
         for field, digits in _COUNT.findall(usage):
             name = names.get(field)
             if name is not None:
@@ -189,6 +231,29 @@ class AnswerScan:
         if found:
             self.response_id = found[1].decode()
         self._head = None if found or len(head) >= _ID_WITHIN else head
+
+
+def _find_failure(text: bytes) -> re.Match[bytes] | None:
+    """Find an error; plain searches go first, since they are fast and nearly always enough."""
+    found = _FAILED.search(text) if _ERROR in text else None
+    if found is None and (_ERROR_WORD in text or _FAILED_RESPONSE in text):
+        found = _FAILED_LINE.search(text)
+    return found
+
+
+def _place(text: bytes, start: int) -> int:
+    found = _USAGE.search(text, start)
+    return found.start() if found else -1
+
+
+def _status(complaint: bytes) -> int:
+    """Read from an error whose fault it is: a status, or the name of the kind; 1 if it does not say."""
+    found = _STATUS.search(complaint)
+    if found:
+        return int(found[1])
+    if _CLIENTS_FAULT.search(complaint):
+        return 400
+    return 429 if _OVERLOAD.search(complaint) else 1
 
 
 def _end_of_object(text: bytes, start: int) -> int:

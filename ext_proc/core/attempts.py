@@ -120,5 +120,7 @@ class Blame:
         return known is not None and known.generation == endpoint.generation
 
     def _put(self, endpoint: Endpoint, ending: Ending, now: float, sent: float) -> None:
+        if self._health.excuses(endpoint.slot, sent):
+            return
         self._health.note(endpoint, ending, now, sent)
         self._reputations().note(endpoint, ending, now)

@@ -9,9 +9,9 @@ from ext_proc.core.expectations import Expectations
 from ext_proc.core.filters import CAPACITY
 from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
-from ext_proc.core.model import GENERATING, Endpoint, InferenceRequest
-from ext_proc.core.picker import NEARLY_FREE
-from ext_proc.core.pool import Registry, Snapshot
+from ext_proc.core.model import GENERATING, NEARLY_FREE, Endpoint, InferenceRequest
+from ext_proc.core.pool import Registry
+from ext_proc.core.snapshot import Snapshot
 
 
 class CapacityGate:

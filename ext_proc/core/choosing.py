@@ -7,12 +7,16 @@ from math import inf
 
 import msgspec
 
-from ext_proc.core.generator import Generator
 from ext_proc.core.model import BlockHash, Decision, Endpoint, InferenceRequest
 from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.prompt_size import PromptSize
+from ext_proc.core.signals import SLACK_REQUESTS, SLACK_USAGE, requests, usage
 from ext_proc.core.strategies import Context, Ranking
 from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.token_hits import TokenPrompt
+
+MOST_ASKED = 8
+"""Of equal candidates whose engines are compared."""
 
 
 class Choice(msgspec.Struct, gc=False):
@@ -23,8 +27,7 @@ class Choice(msgspec.Struct, gc=False):
         chain: hash chain of the prompt.
         depth: leading blocks of it that the chosen endpoint holds.
         deepest: the same of the candidate that holds most.
-        estimated: tokens of the prompt as estimated from its bytes, or as counted where it came as token ids.
-        guessed: the same, 0 where they were counted.
+        size: how long the prompt is.
         prefill: what is predicted of its prefill there.
         output: tokens the answer is expected to have.
         tokens: the prompt by its tokens; None where they are not known.
@@ -34,15 +37,14 @@ class Choice(msgspec.Struct, gc=False):
     chain: Sequence[BlockHash]
     depth: int
     deepest: int
-    estimated: int
-    guessed: int
+    size: PromptSize
     prefill: Prefill
     output: float
     tokens: TokenPrompt | None = None
 
 
-def fewest(costs: list[float], lowest: float, in_flight: list[int], generator: Generator) -> int:
-    """Return one of the positions of the lowest cost: of those with the fewest in flight, any."""
+def fewest(costs: list[float], lowest: float, in_flight: list[int]) -> Sequence[int]:
+    """Return the positions of the lowest cost: of those the ones with the fewest in flight."""
     equal: Sequence[int] = range(len(costs))
     counts = in_flight
     if costs.count(lowest) < len(costs):
@@ -51,7 +53,26 @@ def fewest(costs: list[float], lowest: float, in_flight: list[int], generator: G
     fewest = min(counts)
     if counts.count(fewest) < len(equal):
         equal = [place for place, count in zip(equal, counts, strict=True) if count == fewest]
-    return equal[int(generator.random() * len(equal))]
+    return equal
+
+
+def drawn(equal: Sequence[int], candidates: Sequence[Endpoint], context: Context) -> int:
+    """Return one of the positions of equal candidates: any whose engine has not much more to do than others say.
+
+    Engines do work that is not ours as well, but what they say is old: it counts here, where nothing else decides, and
+    of many only some are asked.
+    """
+    engines = context.knowledge.engines
+    if len(equal) > 1 and engines is not None and engines.differ(context.now):
+        if len(equal) > MOST_ASKED:
+            first = int(context.generator.random() * len(equal))
+            equal = [equal[place % len(equal)] for place in range(first, first + MOST_ASKED)]
+        for read, slack in ((requests, SLACK_REQUESTS), (usage, SLACK_USAGE)):
+            levels = context.knowledge.levels([candidates[place] for place in equal], read, context.now)
+            if levels is not None:
+                most = min(levels) + slack
+                equal = [place for place, level in zip(equal, levels, strict=True) if level <= most]
+    return equal[int(context.generator.random() * len(equal))]
 
 
 def cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:

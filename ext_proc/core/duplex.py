@@ -39,6 +39,7 @@ from ext_proc.core.exchange_messages import (
     Wait,
     WaitForTurn,
 )
+from ext_proc.core.renaming import Renaming
 from ext_proc.core.token_hits import TokenPrompt
 
 _FULL: Final = BodyMode.FULL_DUPLEX_STREAMED
@@ -67,6 +68,26 @@ class DuplexExchange:
         exchange: decides, and has not begun.
     """
 
+    __slots__ = (
+        "_answer",
+        "_began",
+        "_body",
+        "_clock",
+        "_ended_by",
+        "_exchange",
+        "_feedback",
+        "_observer",
+        "_policy",
+        "_renaming",
+        "_request_full",
+        "_response_full",
+        "_response_mode",
+        "_short_cut",
+        "_short_cuts",
+        "request",
+        "response",
+    )
+
     def __init__(self, exchange: Exchange) -> None:
         self.request = Side.OPEN
         self.response = Side.OPEN
@@ -81,6 +102,7 @@ class DuplexExchange:
         self._answer: DuplexAnswer | None = None
         self._short_cut: Callable[[bytes], None] | None = None
         self._short_cuts = 0
+        self._renaming: Renaming | None = None
 
     def begin(self, event: Event) -> Sequence[DuplexAction]:
         """Take the first event, which says how the bodies come."""
@@ -213,28 +235,33 @@ class DuplexExchange:
 
     def _decided(self, action: Action) -> Sequence[DuplexAction]:
         """Turn an answer of the deciding exchange into answers here."""
-        if isinstance(action, Wait | WaitForTurn):
-            self.request = Side.WAITING
-            if self._request_full and isinstance(action, WaitForTurn):  # in full duplex Envoy is patient by itself
-                action = msgspec.structs.replace(action, extension=0.0)
-            return (action,)
-        if isinstance(action, Refuse | Abort):
-            self.request = self.response = Side.ENDED
-            return (action,)
-        if isinstance(action, Ignore | GoDuplex):
-            return _NOTHING
+        if not isinstance(action, Continue):
+            return self._held_up(action)
         if action.decision is not None:
             shown = self._response_mode is not BodyMode.NONE
             named = self._policy.named
             self._answer = DuplexAnswer(self._feedback, action.decision, self._began, shown=shown, named=named)
         if action.body is not None and self._request_full:
             self._body = action.body
+        if action.asked and action.decision is not None and self._response_full:
+            self._renaming = Renaming(action.decision.request.model or "", action.asked)
         kind = Kind.REQUEST_HEADERS if self._request_full else action.kind
         answer = msgspec.structs.replace(action, kind=kind, finished=False, skip_body=False)
         if not self._request_full:
             self.request = Side.ASKING
             return (answer,)
         return (answer, *self._release())
+
+    def _held_up(self, action: Wait | WaitForTurn | Refuse | Abort | Ignore | GoDuplex) -> Sequence[DuplexAction]:
+        if isinstance(action, Ignore | GoDuplex):
+            return _NOTHING
+        if isinstance(action, Refuse | Abort):
+            self.request = self.response = Side.ENDED
+            return (action,)
+        self.request = Side.WAITING
+        if self._request_full and isinstance(action, WaitForTurn):  # in full duplex Envoy is patient by itself
+            action = msgspec.structs.replace(action, extension=0.0)
+        return (action,)
 
     def _release(self) -> Sequence[DuplexAction]:
         """Give back what was collected of the body, and its end if that has come."""
@@ -269,7 +296,12 @@ class DuplexExchange:
                 self._answer.end(now)
         if event.end_of_stream:
             self.response = Side.ENDED
-        return _GO_ON[Kind.RESPONSE_HEADERS]
+        if self._renaming is None:
+            return _GO_ON[Kind.RESPONSE_HEADERS]
+        if event.end_of_stream or not (isinstance(event, ResponseHeaders) and event.is_json):
+            self._renaming = None
+            return _GO_ON[Kind.RESPONSE_HEADERS]
+        return (Continue(Kind.RESPONSE_HEADERS, unsized=True),)
 
     def _response_piece(self, event: Message) -> Sequence[DuplexAction]:
         answer, last = self._answer, event.end_of_stream
@@ -284,14 +316,27 @@ class DuplexExchange:
         self._short_cut = None if answer is None or last or not self._response_full else answer.short_cut
         if not self._response_full:
             return _GO_ON[event.kind]
-        return pieces(event.kind, event.body, end_of_stream=event.end_of_stream)
+        if self._renaming is None:
+            return pieces(event.kind, event.body, end_of_stream=last)
+        self._short_cut = None
+        return pieces(event.kind, self._renamed(event.body, whole=last), end_of_stream=last)
+
+    def _renamed(self, body: bytes, *, whole: bool) -> bytes:
+        """Return what may go on of an answer, with the model in it that was asked for; at its end all that is left."""
+        renaming = self._renaming
+        if renaming is None:
+            return body
+        return renaming.feed(body) + renaming.rest() if whole else renaming.feed(body)
 
     def _response_trailers(self, event: Message) -> Sequence[DuplexAction]:
         self._short_cut = None
         if self._answer is not None:
             self._answer.end(self._clock())
         self.response = Side.ENDED
-        return _GO_ON[event.kind]
+        if self._renaming is None:
+            return _GO_ON[event.kind]
+        rest = pieces(Kind.RESPONSE_BODY, self._renamed(b"", whole=True), end_of_stream=False)
+        return (*rest, *_GO_ON[event.kind])
 
     def _answered_early(self) -> None:
         """Give the request up if it is answered before it was sent on: then the answer is Envoy's own."""

@@ -12,12 +12,17 @@ from ext_proc.core.duplex_messages import ResponseHeaders
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
+from ext_proc.core.status_endings import ending_of_failure, ending_of_status
 
 TOUCH_S: Final = 5.0
 """Seconds between two signs of life of a lease whose answer passes."""
 
 _PLAIN = ("", "identity")
-_BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
+_CLIENT_ERROR: Final = int(HTTPStatus.BAD_REQUEST)
+_SERVER_ERROR: Final = int(HTTPStatus.INTERNAL_SERVER_ERROR)
+"""Where these begin; members of `HTTPStatus` are slow to get at."""
+
+_JSON = re.compile(r"application/(?:[\w.-]+\+)?json")
 _NO_CONNECTION = re.compile(rb"(?:remote|local) connection failure|connection timeout")
 _OWN_WORDS: Final = (
     (b"upstream connect error or disconnect/reset before headers", Ending.RESET),
@@ -40,6 +45,22 @@ class DuplexAnswer:
         shown: True if the answer will come on this stream for certain.
         named: how many of the decision's endpoints Envoy was told, at most.
     """
+
+    __slots__ = (
+        "_awaits_token",
+        "_began",
+        "_decision",
+        "_feedback",
+        "_first_byte",
+        "_headers",
+        "_named",
+        "_own_words",
+        "_scan",
+        "_served",
+        "_settled",
+        "_shown",
+        "_touched",
+    )
 
     def __init__(self, feedback: Feedback, decision: Decision, began: float, *, shown: bool, named: int = 1) -> None:
         self._feedback = feedback
@@ -65,10 +86,10 @@ class DuplexAnswer:
         self._first_byte = now - self._decision.decided_at
         kind = headers.content_type
         events = kind.startswith("text/event-stream")
-        if headers.content_encoding in _PLAIN and (events or kind.startswith("application/json")):
+        if headers.content_encoding in _PLAIN and (events or _JSON.match(kind)):
             wants_id = self._decision.request.operation is Operation.RESPONSE
             self._scan = AnswerScan(events=events, wants_id=wants_id)
-        succeeds = headers.status < HTTPStatus.BAD_REQUEST
+        succeeds = headers.status < _CLIENT_ERROR
         if headers.served is not None and headers.served != self._decision.chosen.address:
             self._feedback.answering(self._decision.id, headers.served, now, succeeds=succeeds)
         self._awaits_token = succeeds and events and has_first_token(self._decision.request)
@@ -151,20 +172,18 @@ class DuplexAnswer:
 
     def _ending(self) -> Ending:
         status = 0 if self._headers is None else self._headers.status
-        if self._scan is not None and self._scan.failed:
-            return Ending.STREAM_ERROR
         if self._own_words is not None:
             return self._own_words
-        if status < HTTPStatus.BAD_REQUEST:
-            return Ending.CUT if self._scan is not None and self._scan.is_cut else Ending.OK
-        if status in _BUSY:
-            return Ending.OVERLOADED
-        return Ending.SERVER_ERROR if status >= HTTPStatus.INTERNAL_SERVER_ERROR else Ending.CLIENT_ERROR
+        if status >= _CLIENT_ERROR or self._scan is None:
+            return ending_of_status(status)
+        if self._scan.failed:
+            return ending_of_failure(self._scan.failed)
+        return Ending.CUT if self._scan.is_cut else Ending.OK
 
     @property
     def _may_be_envoys(self) -> bool:
         headers = self._headers
-        return headers is not None and not headers.forwarded and headers.status >= HTTPStatus.INTERNAL_SERVER_ERROR
+        return headers is not None and not headers.forwarded and headers.status >= _SERVER_ERROR
 
     def _read_own_words(self, body: bytes) -> None:
         """Tell what Envoy says in the place of an engine that it could not reach, or that broke off."""

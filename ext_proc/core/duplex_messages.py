@@ -12,6 +12,9 @@ from ext_proc.core.exchange_messages import Abort, Continue, Kind, Message, Refu
 PIECE_BYTES: Final = 62_000
 """Bytes of a body in one answer, at most; Envoy takes 64 KiB with all that is around them."""
 
+PLAIN: Final = ("", "identity")
+"""Content encodings of bodies that are not compressed."""
+
 
 class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The beginning of an answer.
@@ -31,6 +34,12 @@ class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     end_of_stream: bool = False
     served: str | None = None
     forwarded: bool = False
+
+    @property
+    def is_json(self) -> bool:
+        """Whether the body is JSON, or events with JSON in them, and can be read as it passes."""
+        kinds = ("application/json", "text/event-stream")
+        return self.content_encoding in PLAIN and self.content_type.startswith(kinds)
 
 
 class Pass(msgspec.Struct, frozen=True, gc=False):

@@ -14,6 +14,7 @@ KvpickerError
     ├── WaitedInVain        429
     ├── Displaced           429
     ├── NotYetScaled        503
+    ├── Asleep              503
     ├── ShuttingDown        503
     └── InternalFailure     503
 ```
@@ -158,6 +159,20 @@ class NotYetScaled(Overload):
     anthropic_type = "overloaded_error"
     dropped = "rejected-no-endpoints"
     retry_after = 1
+
+
+class Asleep(Overload):
+    """Every engine that may serve the request sleeps, and none is woken for it, or not in time."""
+
+    status = 503
+    reason = "asleep"
+    openai_type = "server_error"
+    anthropic_type = "overloaded_error"
+    dropped = "rejected-no-endpoints"
+    retry_after = 5
+
+    def __init__(self, message: str, retry_after: int = 5) -> None:
+        super().__init__(message, retry_after)
 
 
 class ShuttingDown(Overload):

@@ -94,6 +94,11 @@ class Evidence(msgspec.Struct, gc=False):
         """Take back what failed probes said."""
         self.failed_probes, self.failing_since = 0, inf
 
+    @property
+    def told(self) -> str:
+        """Say how many probes failed."""
+        return "1 probe failed" if self.failed_probes == 1 else f"{self.failed_probes} probes failed"
+
     def lifeless(self, now: float, silence: float) -> int:
         """Count signs that the process hangs or is gone: failed probes in a row, and metrics that stay away.
 

@@ -34,14 +34,15 @@ from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.generator import Generator
-from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Operation, Outcome
+from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import Route, classify
 from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
-from ext_proc.core.understanding import by_body, by_headers
+from ext_proc.core.understanding import Rewritten, by_body, by_headers
+from ext_proc.core.unknown_paths import BY_MODEL, heeded, route_unknown
 from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
@@ -49,7 +50,6 @@ GO_DUPLEX = GoDuplex()
 
 _WHOLE_BODY_MODES = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
 _MODES_APART = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
-_ANY_PATH = Route(Operation.LOOKUP, Api.OPENAI, wants_body=False)
 
 
 class State(enum.IntEnum):
@@ -127,7 +127,7 @@ class Exchange:
         self._request: InferenceRequest | None = None
         self._decision: Decision | None = None
         self._turn: Turn | None = None
-        self._rewritten: bytes | None = None
+        self._rewritten: Rewritten | None = None
         self._arrived = False
         self._held = 0
 
@@ -194,9 +194,7 @@ class Exchange:
             return IGNORE
         if event.request_mode in _MODES_APART or event.response_mode in _MODES_APART:
             return self._apart(event.request_mode, event.response_mode)
-        route = classify(event.method, event.head.path)
-        if route is None and event.anywhere and (event.subset is not None or self._picker.picks_without_model()):
-            route = _ANY_PATH
+        route = classify(event.method, event.head.path) or route_unknown(event, self._picker)
         if route is None:
             return self._pass("unknown_path")
         self._route = route
@@ -214,11 +212,13 @@ class Exchange:
         if self._head.anywhere:  # full duplex, where it is we who hold the body back
             self._held = len(event.body)
         request, self._rewritten = by_body(self._route, self._head, event, policy.inspect_bytes, self._observer)
+        if self._route is BY_MODEL:
+            request = heeded(request, self._picker)
         if self._rewritten is not None:
-            self._held += len(self._rewritten)
+            self._held += len(self._rewritten.body)
         if policy.tokens is None or request.unhashed is not None:
             return self._pick(Kind.REQUEST_BODY, request)
-        found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten)
+        found = policy.tokens.find(request, head, event.body if self._rewritten is None else self._rewritten.body)
         if found is None or isinstance(found, TokenPrompt):
             return self._pick(Kind.REQUEST_BODY, request, found)
         self._request = request
@@ -248,7 +248,8 @@ class Exchange:
         self._observer.decided(made, self._clock() - began)
         action = self._finish(kind, made)
         if self._rewritten is not None:
-            action, self._rewritten = msgspec.structs.replace(action, body=self._rewritten), None
+            body, asked, self._rewritten = self._rewritten.body, self._rewritten.asked, None
+            action = msgspec.structs.replace(action, body=body, asked=asked)
         return self._told(action, made)
 
     def _rejected(self, request: InferenceRequest, made: Rejection) -> Action:

@@ -106,6 +106,8 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
         shown: True to show the client the decision.
         explanation: what the client is told of the decision; empty if it does not ask or may not know.
         body: what goes on in place of the body that came, or of what has come of it; None leaves it.
+        asked: the model that the client asked for, where that body names another; empty if it does not.
+        unsized: True to take the length of an answer away, whose body gets another one.
     """
 
     kind: Kind
@@ -116,6 +118,8 @@ class Continue(msgspec.Struct, frozen=True, gc=False):
     shown: bool = False
     explanation: str = ""
     body: bytes | None = None
+    asked: str = ""
+    unsized: bool = False
 
 
 class Refuse(msgspec.Struct, frozen=True, gc=False):

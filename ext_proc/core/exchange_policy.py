@@ -20,6 +20,17 @@ NO_PRIORITIES: Mapping[str, int] = {}
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}")
 
 
+class Objectives:
+    """Priorities by name that come and go while requests do, unlike those of a configuration.
+
+    Attributes:
+        priorities: what the names mean now.
+    """
+
+    def __init__(self) -> None:
+        self.priorities = NO_PRIORITIES
+
+
 class ExchangePolicy(msgspec.Struct, frozen=True):
     """What all exchanges of a server share.
 
@@ -36,6 +47,7 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
         named: endpoints that a pick names on a stream in full duplex.
         names: which headers say whose a request is, and what is wished for it.
         priorities: what the names of priorities mean.
+        objectives: what further names mean; who goes by them makes up no numbers. None knows none.
     """
 
     refuse_on_failure: bool = False
@@ -50,12 +62,15 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
     named: int = 1
     names: HeaderNames = NO_NAMES
     priorities: Mapping[str, int] = NO_PRIORITIES
+    objectives: Objectives | None = None
 
     def priority(self, text: str) -> int:
-        """Read a priority: one of the names, or a whole number; everything else is 0."""
+        """Read a priority: one of the names, or where there are no objectives a whole number; everything else is 0."""
         named = self.priorities.get(text)
         if named is not None:
             return named
+        if self.objectives is not None:
+            return self.objectives.priorities.get(text, 0)
         if not _NUMBER.fullmatch(text):
             return 0
         return min(max(int(text), -HIGHEST_PRIORITY), HIGHEST_PRIORITY)

@@ -283,6 +283,8 @@ class Feedback:
             self._patience.began(served.pool, outcome.first_byte)
         elif ending is Ending.CLIENT_GONE and self._patience.is_exhausted(served.pool, outcome.duration):
             ending = Ending.TIMEOUT
+        if self._health.excuses(served.slot, lease.decision.decided_at):
+            return
         self._health.note(served, ending, now, lease.decision.decided_at)
         seconds = max(outcome.duration - lease.decision.request.waited, 0.0)
         knowledge.reputations.note(served, ending, now, seconds=seconds, tokens=generated)

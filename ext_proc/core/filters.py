@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.errors import ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, Saturated, SubsetEmpty
+from ext_proc.core.errors import Asleep, ModelNotFound, ModelRequired, NoReadyEndpoint, Refusal, Saturated, SubsetEmpty
 from ext_proc.core.generator import Generator
-from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation
-from ext_proc.core.pool import Snapshot
+from ext_proc.core.model import Endpoint, FilterReport, InferenceRequest, Operation, Unhashed
+from ext_proc.core.sleepers import SLEEP
+from ext_proc.core.snapshot import Snapshot
 
 MODELLESS = frozenset({Operation.LOOKUP, Operation.GENERATE, Operation.MEDIA})
 """Operations that may go to the default pool, or to any if there is none, when they name no model."""
 
 
+_UNREADABLE = frozenset({Unhashed.ENCODING_UNKNOWN, Unhashed.ENCODING_BROKEN, Unhashed.TOO_DEEP})
+
 CAPACITY = "capacity"
 """Name of the gate that leaves out endpoints at their caps: whom it leaves nobody may wait, all others may not."""
+
+
+_BY_STATE: Mapping[str, tuple[type[Saturated | Asleep], str]] = MappingProxyType(
+    {CAPACITY: (Saturated, "busy"), SLEEP: (Asleep, "asleep")}
+)
+"""What to say where a gate has removed all that were left."""
 
 
 class Gate(Protocol):
@@ -34,10 +44,15 @@ class Gate(Protocol):
         """Return who may be chosen now; the very same object if all may. Leaves no trace: it may be a dry run."""
 
 
+def is_unseen(request: InferenceRequest) -> bool:
+    """Tell whether a model may be named where it was not seen: behind the part of the body that is read, or encoded."""
+    return request.truncated or request.unhashed in _UNREADABLE
+
+
 def meant(request: InferenceRequest, snapshot: Snapshot) -> Candidates:
     """Return the endpoints that may serve a request, in whatever state they are."""
     candidates = snapshot.candidates(request.model)
-    if request.model is None and not candidates and request.operation in MODELLESS:
+    if request.model is None and not candidates and (request.operation in MODELLESS or is_unseen(request)):
         return snapshot.by_pool.get(snapshot.default_pool or "", snapshot.endpoints)
     return candidates
 
@@ -112,8 +127,10 @@ def refusal(
     filters: tuple[FilterReport, ...],
 ) -> Refusal:
     """Return what a client is told whose request no endpoint is left for."""
-    if filters[-1].name == CAPACITY:
-        return Saturated("All endpoints of the requested model are busy. Try again later.")
+    by_state = _BY_STATE.get(filters[-1].name)
+    if by_state is not None:
+        kind, what = by_state
+        return kind(f"All endpoints of the requested model are {what}. Try again later.")
     if subset is not None and (not subset or filters[0].after):
         return SubsetEmpty("No endpoint that the gateway allows can serve this request.")
     if not snapshot.endpoints:

@@ -41,6 +41,7 @@ class HealthMonitor:
     def __init__(self, policy: HealthPolicy | None = None, observer: Observer | None = None) -> None:
         self.doubts: Callable[[Endpoint], None] = nobody
         self.trust = ProbeTrust()
+        self._deaf: dict[int, float] = {}
         self._book = HealthBook(policy or HealthPolicy(), observer or NoObserver())
         # Looked up once, since every decision and every outcome does.
         self._records, self._special, self._gate = self._book.records, self._book.special, self._book.gate
@@ -72,7 +73,42 @@ class HealthMonitor:
 
     def remove(self, slot: int) -> None:
         """Forget what is known of a slot."""
+        self._deaf.pop(slot, None)
         self._book.remove(slot)
+
+    def slept(self, endpoint: Endpoint) -> None:
+        """Forget what is known of an endpoint, whose engine sleeps, and listen to nothing until it wakes.
+
+        What a sleeping engine does to requests and probes is no illness, and what was against it before may have been
+        the sleep that nobody had heard of yet.
+        """
+        self._deaf[endpoint.slot] = inf
+        self._book.forget(endpoint.slot)
+
+    def woke(self, endpoint: Endpoint, now: float, *, says_so: bool = True) -> None:
+        """Let an endpoint serve again, with a small share at first; what was sent to it before has no say.
+
+        Args:
+            endpoint: whose engine slept.
+            now: monotonic seconds.
+            says_so: whether the engine said that it is awake; if nothing was heard of it, probes have to pass first.
+        """
+        self._deaf[endpoint.slot] = now
+        record = self._book.record(endpoint)
+        if says_so or not self._book.probing:
+            self._book.start(record, now, "its engine woke up")
+        else:
+            self._book.warm(record, now, "its engine slept, and nothing is heard of it any more")
+
+    def excuses(self, slot: int, sent: float | None) -> bool:
+        """Tell whether what becomes of a request says nothing of an endpoint, since its engine slept meanwhile.
+
+        Args:
+            slot: of the endpoint.
+            sent: when the request was sent; None if that is not known.
+        """
+        heard_from = self._deaf.get(slot, -inf) if self._deaf else -inf
+        return heard_from == inf or (sent is not None and sent < heard_from)
 
     @property
     def all_ready(self) -> bool:
@@ -93,13 +129,13 @@ class HealthMonitor:
         """Return what people want to know of a slot."""
         return self._book.status(slot, now)
 
-    def panics(self, out: AbstractSet[int] = frozenset()) -> dict[str, bool]:
-        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them.
+    def miss(self, absent: Callable[[], AbstractSet[int]]) -> None:
+        """Have slots that get no new request anyway count neither for nor against the number that may be ejected."""
+        self._book.absent = absent
 
-        Args:
-            out: slots that are out of the question anyway.
-        """
-        return self._book.panics(out)
+    def panics(self) -> dict[str, bool]:
+        """Tell of each pool whether ill endpoints of it are used, because there would be too few without them."""
+        return self._book.panics()
 
     def admit(
         self,
@@ -142,6 +178,8 @@ class HealthMonitor:
             sent: when the request was sent; None if that is not known. What was sent before the latest ejection
                 has no say any more: the ejection answered it.
         """
+        if self.excuses(endpoint.slot, sent):
+            return
         record = self._records.get(endpoint.slot)
         if record is None:
             if ending not in ILLNESS:
@@ -168,6 +206,8 @@ class HealthMonitor:
             found: the answer in a word, such as `http_503`.
             now: monotonic seconds.
         """
+        if self.excuses(endpoint.slot, None):
+            return
         if verdict is Verdict.GOOD:
             self.trust.confirmed(endpoint.pool, now)
         record = self._records.get(endpoint.slot)
@@ -190,6 +230,8 @@ class HealthMonitor:
 
     def scraped(self, endpoint: Endpoint, now: float, *, answered: bool) -> None:
         """Learn whether an endpoint's metrics can be read."""
+        if self.excuses(endpoint.slot, None):
+            return
         record = self._records.get(endpoint.slot)
         if record is None:
             if answered:
@@ -204,6 +246,8 @@ class HealthMonitor:
 
     def compared(self, endpoint: Endpoint, slowness: float, now: float) -> None:
         """Learn how slow an endpoint is: its latency over that of its peers."""
+        if self.excuses(endpoint.slot, None):
+            return
         record = self._records.get(endpoint.slot)
         if record is None:
             if slowness < self._book.policy.slow:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from math import inf
 
 from ext_proc.core.health_gate import HealthGate
-from ext_proc.core.health_records import HealthRecord, Members
+from ext_proc.core.health_records import HealthRecord, Members, allowed
 from ext_proc.core.health_states import OUT, SERVING, HealthPolicy, HealthState, HealthStatus
 from ext_proc.core.model import Endpoint
 from ext_proc.core.observer import Observer
 from ext_proc.core.slow_start import THROTTLED, ramp, share
 
 _CLEAN = 0.01
+
+
+def nobody() -> AbstractSet[int]:
+    """Miss no slot."""
+    return frozenset()
 
 
 class HealthBook:
@@ -25,6 +31,7 @@ class HealthBook:
         records: endpoints that something is known of.
         special: those of them that are not simply ready, which a decision must look at.
         gate: sorts candidates by those.
+        absent: names the slots that get no new request whatever their health: taken out, unready or asleep.
     """
 
     def __init__(self, policy: HealthPolicy, observer: Observer) -> None:
@@ -34,6 +41,7 @@ class HealthBook:
         self.records: dict[int, HealthRecord] = {}
         self.special: dict[int, HealthRecord] = {}
         self.gate = HealthGate(self.special)
+        self.absent: Callable[[], AbstractSet[int]] = nobody
         self._observer = observer
 
     def record(self, endpoint: Endpoint) -> HealthRecord:
@@ -47,6 +55,10 @@ class HealthBook:
     def remove(self, slot: int) -> None:
         """Forget a slot."""
         self.members.remove(slot)
+        self.forget(slot)
+
+    def forget(self, slot: int) -> None:
+        """Forget what is known of a slot, which stays."""
         self.records.pop(slot, None)
         if self.special.pop(slot, None) is not None:
             self.gate.forget()
@@ -117,7 +129,7 @@ class HealthBook:
         is_alone = evidence.silent_since is not None and not self._are_most_silent(record)
         lifeless = evidence.lifeless(now, policy.silence if is_alone else 0.0)
         if lifeless >= policy.failed_probes and evidence.proven and not record.throttled:
-            found = f"{evidence.failed_probes} probes failed{', its metrics cannot be read' if is_alone else ''}"
+            found = f"{evidence.told}{', its metrics cannot be read' if is_alone else ''}"
             self.eject(record, "probe" if evidence.failed_probes else "silent", found, now)
             return
         against = record.against(now, policy, lifeless, silent=is_alone)
@@ -161,11 +173,11 @@ class HealthBook:
             ejections=record.remembered(now, self.policy.forgiveness),
         )
 
-    def panics(self, out: AbstractSet[int]) -> dict[str, bool]:
-        """Tell of each pool whether ill endpoints are used: all that are not out anyway are ill, or some throttled."""
-        result = {}
+    def panics(self) -> dict[str, bool]:
+        """Tell of each pool whether ill endpoints are used: all that are present are ill, or some throttled."""
+        result, absent = {}, self.absent()
         for pool, slots in self.members.pools.items():
-            left = slots - out
+            left = slots - absent
             records = [record for slot in left if (record := self.special.get(slot)) is not None]
             is_lost = 0 < len(records) == len(left) and all(record.state in OUT for record in records)
             result[pool] = is_lost or any(record.throttled for record in records)
@@ -182,14 +194,16 @@ class HealthBook:
         return share(risen, peers) if risen < 1.0 else 1.0
 
     def _has_room(self, record: HealthRecord) -> bool:
-        if record.state in OUT:
+        absent = self.absent()
+        if record.state in OUT or record.endpoint.slot in absent:
             return True
-        slots, get = self.members.pools.get(record.endpoint.pool, frozenset[int]()), self.special.get
-        out = sum(other.state in OUT for slot in slots if (other := get(slot)) is not None)
-        return out < self.members.allowed(record.endpoint, self.policy.max_ejected)
+        present, get = self.members.pools.get(record.endpoint.pool, frozenset[int]()) - absent, self.special.get
+        out = sum(other.state in OUT for slot in present if (other := get(slot)) is not None)
+        return out < allowed(len(present), self.policy.max_ejected)
 
     def _are_most_silent(self, record: HealthRecord) -> bool:
         """Tell whether the metrics of half of the pool cannot be read, which then says nothing of one endpoint."""
-        slots, get = self.members.pools.get(record.endpoint.pool, frozenset[int]()), self.records.get
-        silent = sum(other.evidence.silent_since is not None for slot in slots if (other := get(slot)) is not None)
-        return 2 * silent >= len(slots) > 1
+        present = self.members.pools.get(record.endpoint.pool, frozenset[int]()) - self.absent()
+        get = self.records.get
+        silent = sum(other.evidence.silent_since is not None for slot in present if (other := get(slot)) is not None)
+        return 2 * silent >= len(present) > 1

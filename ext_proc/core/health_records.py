@@ -77,7 +77,7 @@ class HealthRecord(msgspec.Struct, eq=False):
         if silent and evidence.silent_since is not None and now - evidence.silent_since >= policy.silence / 2:
             return "its metrics cannot be read, those of others can"
         if lifeless >= policy.failed_probes:
-            return f"{evidence.failed_probes} probes failed"
+            return evidence.told
         slow = 1.0 + (policy.slow - 1.0) * eased
         return f"{evidence.slowness:.1f} times slower than its peers" if evidence.slowness >= slow else ""
 
@@ -133,8 +133,8 @@ class Members:
         """Count the members of an endpoint's pool, at least itself."""
         return max(len(self.pools.get(endpoint.pool, ())), 1)
 
-    def allowed(self, endpoint: Endpoint, share: float) -> int:
-        """Return how many of an endpoint's pool may be ejected: a share, but one of several in any case."""
-        count = self.peers(endpoint)
-        # Without the little more, a share such as 0.29 of 100 would be 28.
-        return max(floor(share * count + 1e-9), 1 if count > 1 and share > 0 else 0)
+
+def allowed(present: int, share: float) -> int:
+    """Return how many of the endpoints that are present may be ejected: a share, but one of several in any case."""
+    # Without the little more, a share such as 0.29 of 100 would be 28.
+    return max(floor(share * present + 1e-9), 1 if present > 1 and share > 0 else 0)

@@ -61,7 +61,8 @@ class HealthPolicy(msgspec.Struct, frozen=True):
         least_samples: outcomes without which that share says nothing.
         ejection: seconds of the first ejection.
         max_ejection: seconds no ejection exceeds.
-        max_ejected: share of a pool that may be ejected at one time; one endpoint of several always may.
+        max_ejected: share of the endpoints of a pool that are there (not taken out, unready or asleep) that may be
+            ejected at one time; one of several always may.
         forgiveness: seconds of health after which one ejection of the past no longer counts.
         trial: seconds after which a trial request without an outcome makes room for another.
         slow_start: seconds in which a new or returning endpoint comes to its full share; 0 gives it at once.

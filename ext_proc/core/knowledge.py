@@ -35,6 +35,9 @@ class EngineViews(Protocol):
     def of(self, slot: int, now: float) -> EngineView | None:
         """Return the view of the engine in a slot; None if there is none. `now` in monotonic seconds."""
 
+    def differ(self, now: float) -> bool:
+        """Tell whether some engine has clearly more to do than another; what was found is kept for a second."""
+
     def levels(
         self, slots: Sequence[int], read: Callable[[EngineView], float | None], now: float
     ) -> list[float] | None:

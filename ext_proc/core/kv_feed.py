@@ -147,6 +147,11 @@ class KvFeed:
             self._next = number + 1
             self._doubt()
 
+    def cleared(self) -> None:
+        """Note that the engine's caches are empty, by other news than its events; their numbers go on."""
+        for cache in self.caches.values():
+            cache.clear()
+
     def close(self) -> None:
         """Give up all that is held, and hear of nothing more."""
         self._is_closed = True

@@ -16,6 +16,7 @@ import msgspec
 from ext_proc.core.load import NO_PLACE, Load, Place, Service
 from ext_proc.core.model import GENERATING, BlockHash, Decision
 from ext_proc.core.prefill import Prefill
+from ext_proc.core.siblings import Siblings
 
 _OVERSTAY = 5.0
 _MOST_SEARCHED = 4096
@@ -31,6 +32,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
         stamp: what `PrefixIndex.learn` returned.
         estimated: tokens of the prompt as they were estimated from its bytes; 0 if they were counted.
         used: stamp of the last of those blocks before, the one that was not used for longest.
+        held: the last block of the chain that any endpoint held before; None if nobody held one.
     """
 
     chain: Sequence[BlockHash] = ()
@@ -38,6 +40,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
     stamp: int = 0
     estimated: int = 0
     used: int = 0
+    held: BlockHash | None = None
 
 
 NOTHING_LEARNT = Learnt()
@@ -107,6 +110,7 @@ class Ledger:
         self._loads: dict[int, Load] = {}
         self._idle = Load()
         self._leases: dict[str, Lease] = {}
+        self.siblings = Siblings()
 
     def __len__(self) -> int:
         """Return the number of open leases."""
@@ -168,6 +172,8 @@ class Ledger:
         place = load.add(prefill, tokens, now, tells=tells) if counted else NO_PLACE
         lease = Lease(decision, learnt, prefill, load, place, tokens, counted, now)
         self._leases[decision.id] = lease
+        if learnt.held is not None:
+            self.siblings.begin(learnt.held)
         return lease
 
     def first_token(
@@ -260,7 +266,11 @@ class Ledger:
                 request leaves its queue.
         """
         lease = self._leases.pop(decision_id, None)
-        if lease is None or not lease.counted:
+        if lease is None:
+            return None
+        if lease.learnt.held is not None:
+            self.siblings.end(lease.learnt.held)
+        if not lease.counted:
             return lease
         load = lease.load
         load.release(lease.tokens, now)

@@ -2,26 +2,24 @@
 
 A cordoned endpoint takes no new request until that is taken back. A draining one neither, and it is drained once the
 last request that runs there has ended, or its deadline has passed. What comes back after a removal starts afresh. An
-endpoint that is unready by its source's word is left out as long as that holds.
+endpoint that is unready by its source's word is left out as long as that holds. One whose engine sleeps is only shown
+here: another gate leaves it out.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from collections.abc import Set as AbstractSet
 from functools import partial
 
 import msgspec
 
-from ext_proc.core.candidates import Candidates
 from ext_proc.core.generator import Generator
 from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.pool import Change
-
-_MOST_ROWS = 64
-"""Rows of candidates remembered without the marked ones: one per model served, and more only for a moment."""
+from ext_proc.core.remainders import Remainders
 
 
 class Stage(enum.StrEnum):
@@ -32,6 +30,7 @@ class Stage(enum.StrEnum):
     DRAINING = "draining"
     DRAINED = "drained"
     UNREADY = "unready"
+    ASLEEP = "asleep"
 
 
 class Mark(msgspec.Struct, eq=False):
@@ -47,6 +46,8 @@ class Mark(msgspec.Struct, eq=False):
         removed: True once the endpoint is not listed any more.
         not_before: when a drain that an earlier process began is over at the earliest, monotonic seconds: by then it is
             heard what that one had placed.
+        models: what the endpoint served when an earlier process was given the order, as long as it is not known
+            whether it still does.
     """
 
     endpoint: Endpoint
@@ -57,6 +58,7 @@ class Mark(msgspec.Struct, eq=False):
     left: int = 0
     removed: bool = False
     not_before: float = 0.0
+    models: frozenset[str] = frozenset()
 
     @property
     def running(self) -> int:
@@ -72,12 +74,14 @@ class Order(msgspec.Struct, frozen=True):
         pool: that it belongs to.
         stage: cordoned, draining or drained.
         deadline: when its drain is over at the latest, monotonic seconds; None while it is not draining.
+        models: that it served; empty where they were not known.
     """
 
     address: str
     pool: str
     stage: Stage
     deadline: float | None = None
+    models: frozenset[str] = frozenset()
 
 
 class Lifecycle:
@@ -86,17 +90,24 @@ class Lifecycle:
     Args:
         load: tells what is in flight at a slot.
         others: counts the requests at an address that were placed by others.
+        asleep: the slots whose engines sleep.
     """
 
     name = "lifecycle"
 
-    def __init__(self, load: Callable[[int], Load], others: Callable[[str], int] = lambda _address: 0) -> None:
+    def __init__(
+        self,
+        load: Callable[[int], Load],
+        others: Callable[[str], int] = lambda _address: 0,
+        asleep: Container[int] = frozenset(),
+    ) -> None:
         self._load = load
+        self._asleep = asleep
         self._others = others
         self._marks: dict[int, Mark] = {}
         self._gone: dict[int, Mark] = {}
         self._unready: set[int] = set()
-        self._rows: dict[int, tuple[Candidates, Candidates]] = {}
+        self._rows = Remainders()
         self._kept: dict[tuple[str, str], Order] = {}
         self._kept_until = self._heard = 0.0
 
@@ -110,18 +121,7 @@ class Lifecycle:
         """Return the candidates that are ready and not cordoned, draining or drained; the same object if all are."""
         if not self._marks and not self._unready:
             return candidates
-        known = self._rows.get(id(candidates))
-        if known is not None and known[0] is candidates:
-            return known[1]
-        out = self.out
-        kept = [endpoint for endpoint in candidates if endpoint.slot not in out]
-        if not isinstance(candidates, Candidates):  # made for one decision, and never seen again
-            return kept if len(kept) < len(candidates) else candidates
-        left = candidates if len(kept) == len(candidates) else Candidates(kept)
-        if len(self._rows) >= _MOST_ROWS:
-            self._rows.clear()
-        self._rows[id(candidates)] = (candidates, left)
-        return left
+        return self._rows.of(candidates, self._out)
 
     def stage(self, slot: int) -> Stage:
         """Return the stage of a slot."""
@@ -131,7 +131,7 @@ class Lifecycle:
     @property
     def out(self) -> AbstractSet[int]:
         """The slots that get no new request."""
-        return self._marks.keys() | self._unready
+        return self._out()
 
     def mark(self, endpoint: Endpoint) -> Mark:
         """Return the mark of an endpoint; one that counts for nothing if nobody said anything of it."""
@@ -167,7 +167,7 @@ class Lifecycle:
         mark = self.mark(endpoint)
         mark.stage, mark.deadline, mark.left = self._unmarked(endpoint.slot), None, 0
         if self._marks.pop(endpoint.slot, None) is not None:
-            self._rows.clear()
+            self._rows.forget()
         return mark
 
     def set_ready(self, endpoint: Endpoint, *, ready: bool) -> bool:
@@ -178,7 +178,7 @@ class Lifecycle:
             self._unready.discard(endpoint.slot)
         else:
             self._unready.add(endpoint.slot)
-        self._rows.clear()
+        self._rows.forget()
         return True
 
     def follow(self, change: Change) -> None:
@@ -197,7 +197,7 @@ class Lifecycle:
             if mark.running or mark.stage is Stage.DRAINING:
                 self._gone[endpoint.generation] = mark
         if change:
-            self._rows.clear()
+            self._rows.forget()
 
     def restore(self, orders: Iterable[Order], until: float, heard: float = 0.0) -> None:
         """Have orders of an earlier process hold once their endpoints are listed.
@@ -212,7 +212,13 @@ class Lifecycle:
         self._kept_until, self._heard = until, heard
 
     def welcome(self, change: Change) -> None:
-        """Have the kept orders hold for endpoints that came, once there are loads for them."""
+        """Have the kept orders hold for endpoints that came, once there are loads for them.
+
+        An endpoint that serves none of the models that it served is another one, to which the order does not apply.
+        """
+        if self._marks:
+            for endpoint in change.updated:
+                self._recognize(endpoint)
         if not self._kept:
             return
         for endpoint in change.added:
@@ -220,6 +226,8 @@ class Lifecycle:
             if order is not None:
                 mark = self._marked(endpoint)
                 mark.stage, mark.deadline, mark.not_before = order.stage, order.deadline, self._heard
+                mark.models = order.models
+                self._recognize(endpoint)
 
     @property
     def orders(self) -> tuple[Order, ...]:
@@ -227,8 +235,7 @@ class Lifecycle:
         if not self._marks and not self._kept:
             return ()
         marks = self._marks.values()
-        given = (Order(mark.endpoint.address, mark.endpoint.pool, mark.stage, mark.deadline) for mark in marks)
-        return (*self._kept.values(), *given)
+        return (*self._kept.values(), *map(_order, marks))
 
     def advance(self, now: float) -> list[Mark]:
         """End the drains that are over, and return them."""
@@ -243,22 +250,43 @@ class Lifecycle:
             del self._gone[generation]
         return over
 
+    def _recognize(self, endpoint: Endpoint) -> None:
+        """Take the order on an endpoint back if it turns out to be another one than it was given for."""
+        mark = self._marks.get(endpoint.slot)
+        if mark is None:
+            return
+        mark.endpoint = endpoint
+        if mark.models and endpoint.models:
+            if mark.models.isdisjoint(endpoint.models):
+                self.undrain(endpoint)
+            mark.models = frozenset()
+
     def _made(self, endpoint: Endpoint, stage: Stage) -> Mark:
         return Mark(endpoint, self._load(endpoint.slot), partial(self._others, endpoint.address), stage)
 
     def _unmarked(self, slot: int) -> Stage:
-        return Stage.UNREADY if slot in self._unready else Stage.ACTIVE
+        if slot in self._unready:
+            return Stage.UNREADY
+        return Stage.ASLEEP if slot in self._asleep else Stage.ACTIVE
+
+    def _out(self) -> AbstractSet[int]:
+        return self._marks.keys() | self._unready
 
     def _marked(self, endpoint: Endpoint) -> Mark:
         mark = self._marks.get(endpoint.slot)
         if mark is None:
             mark = self._marks[endpoint.slot] = self.mark(endpoint)
-            self._rows.clear()
+            self._rows.forget()
         return mark
 
     def _begin(self, mark: Mark, now: float, seconds: float) -> None:
         if mark.stage is not Stage.DRAINED or mark.running:
             mark.stage, mark.deadline, mark.left = Stage.DRAINING, now + seconds, 0
+
+
+def _order(mark: Mark) -> Order:
+    endpoint = mark.endpoint
+    return Order(endpoint.address, endpoint.pool, mark.stage, mark.deadline, endpoint.models or mark.models)
 
 
 def _is_over(mark: Mark, now: float) -> bool:

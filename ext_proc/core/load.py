@@ -77,7 +77,8 @@ class Load(msgspec.Struct, gc=False):
     @property
     def left(self) -> float:
         """Seconds of prefill that were sent and are not known to be done."""
-        return max(self.dispatched - self.begun - sum(seconds for _, seconds in self.void), 0.0)
+        void = sum([seconds for _, seconds in self.void]) if self.void else 0.0
+        return max(self.dispatched - self.begun - void, 0.0)
 
     def add(self, prefill: Prefill, tokens: int, now: float, *, tells: bool) -> Place:
         """Count a dispatch; `tells` if its first token would be heard of."""

@@ -45,6 +45,9 @@ GENERATING = frozenset(
 )
 """Operations whose answer is generated token by token, and whose prompt stays in the KV cache."""
 
+NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
+"""Operations that cost an engine next to nothing and therefore claim nothing in the ledger."""
+
 
 class Unhashed(enum.StrEnum):
     """Why a request neither reads nor writes prefix memory."""
@@ -161,6 +164,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
         interference: own prefill lengthened by the requests in flight.
         backlog: own prefill weighted up because every endpoint has a backlog.
+        discount: how much cheaper it is, at most 0, since others with the same prefix will use what is computed here.
         filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
         scores: what the cost is made of where that is no time, by name.
@@ -175,6 +179,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     in_flight: int = 0
     interference: float = 0.0
     backlog: float = 0.0
+    discount: float = 0.0
     filtered: bool = False
     in_seconds: bool = False
     scores: Mapping[str, float] = NO_SCORES

@@ -48,6 +48,9 @@ LEGACY_NAMES: Final[Mapping[str, str]] = {
 }
 """What gateways called these headers before, and many still do."""
 
+GATEWAY_HEADERS: Final = (*LEGACY_NAMES, *LEGACY_NAMES.values())
+"""All that a gateway may say of a request in headers of the Endpoint Picker protocol."""
+
 REQUEST_ID: Final = "x-request-id"
 
 EXPLAIN: Final = "x-kvpicker-explain"

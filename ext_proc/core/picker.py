@@ -11,9 +11,10 @@ from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
-from ext_proc.core.affinity import Affinity, session_name
+from ext_proc.core.affinity import Affinity
+from ext_proc.core.booking import Booking
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.choosing import Choice, cheapest, fewest, position_of, predicted, reason_of
+from ext_proc.core.choosing import Choice, cheapest, drawn, fewest, position_of, predicted, reason_of
 from ext_proc.core.errors import UNSTOPPABLE, ConfigError, Refusal
 from ext_proc.core.expectations import Expectation, Expectations
 from ext_proc.core.filters import Filters, Gate, refusal
@@ -21,20 +22,20 @@ from ext_proc.core.generator import Generator
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.knowledge import Knowledge
-from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
+from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import (
     GENERATING,
+    NEARLY_FREE,
     BlockHash,
     Decision,
     Endpoint,
     FilterReport,
     InferenceRequest,
-    Operation,
 )
 from ext_proc.core.observer import Observer
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
-from ext_proc.core.prompts.framing import TOKENS
+from ext_proc.core.prompt_size import PromptSize, measured
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.reputation import Reputations
 from ext_proc.core.reuse import ReuseMeter
@@ -43,9 +44,6 @@ from ext_proc.core.strategies.checking import checked
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.terms import Terms
 from ext_proc.core.token_hits import TokenHits, TokenPrompt
-
-NEARLY_FREE = frozenset({Operation.LOOKUP, Operation.COUNT_TOKENS})
-"""Operations that cost an engine next to nothing and therefore claim nothing in the ledger."""
 
 
 class Rejection(msgspec.Struct, frozen=True):
@@ -102,7 +100,6 @@ class EndpointPicker:
         self._registry = registry
         self._ledger = ledger
         self._index = index
-        self._health = health
         self._filters = Filters((health,) if gates is None else gates)
         self._rates = rates
         self._expectations = expectations
@@ -113,6 +110,7 @@ class EndpointPicker:
         self.instance = instance
         self._spare: tuple[str, Strategy] = ("least-request", LeastRequest())
         self._turn = 0
+        self._booking = Booking(index, ledger, health, rates, self.reuse, self.sessions)
 
     def pick(
         self,
@@ -134,7 +132,7 @@ class EndpointPicker:
         choice = self.choose(request, now, generator, subset, tokens)
         if isinstance(choice, Rejection):
             return choice
-        self._book(choice)
+        self._booking.book(choice, self.token_hits)
         return choice.decision
 
     def choose(
@@ -184,27 +182,18 @@ class EndpointPicker:
         generator: Generator,
         tokens: TokenPrompt | None,
     ) -> Choice:
-        nearly_free = request.operation in NEARLY_FREE
-        sole_model = self._registry.snapshot.sole_model
-        chain = [] if request.unhashed or nearly_free else self._hasher.chain(request, sole_model)
-        depths = self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
-        expected = self._expectations.of(request.model or sole_model)
-        estimated = request.prompt_tokens
-        # What came as token ids is counted, not estimated.
-        counted = request.prompt[:1] == TOKENS
-        scale = 1.0 if counted else expected.scale
-        if tokens is not None:
-            scale = tokens.count / max(estimated, 1)
-        count = int(estimated * scale) if tokens is None else tokens.count
+        chain, depths = self._held(request, candidates)
+        expected = self._expectations.of(request.model or self._registry.snapshot.sole_model)
+        size = measured(request, expected, tokens)
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
-        request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=count)
-        hits, exact = self._cached(depths, count, scale, tokens, candidates.slots, now)
-        context = self._context(request, chain, hits, candidates, expected, now, generator)
+        request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=size.tokens)
+        hits, exact = self._cached(depths, size, tokens, candidates.slots, now)
+        deepest = max(depths)
+        context = self._context(request, chain, deepest, hits, candidates, expected, now, generator)
         name, replaced, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
         best, reason = self._best(request, candidates, ranking, in_flight, context)
         places = cheapest(ranking.costs, best, self.fallbacks)
-        terms = Terms(candidates, ranking, context.hits, in_flight)
         decision = Decision(
             id=f"{self.instance}-{self._turn:x}",
             endpoints=tuple([candidates[place] for place in places]),
@@ -214,7 +203,7 @@ class EndpointPicker:
             fallback_hits=tuple([context.hits[place] for place in places[1:]]),
             reason=reason,
             strategy=name,
-            terms=terms,
+            terms=Terms(candidates, ranking, context.hits, in_flight),
             filters=filters + ranking.filters if ranking.filters else filters,
             decided_at=now,
             inside=ranking.inside,
@@ -224,8 +213,7 @@ class EndpointPicker:
         prefill = predicted(request, ranking, context, best)
         if tokens is not None and self.token_hits is not None:
             decision = self.token_hits.pinned(decision, tokens, prefill, now)
-        guessed = 0 if counted else estimated
-        return Choice(decision, chain, depths[best], max(depths), estimated, guessed, prefill, context.output, tokens)
+        return Choice(decision, chain, depths[best], deepest, size, prefill, context.output, tokens)
 
     @property
     def endpoints(self) -> Sequence[Endpoint]:
@@ -237,10 +225,15 @@ class EndpointPicker:
         snapshot = self._registry.snapshot
         return snapshot.sole_model is not None or not snapshot.models
 
+    def known(self, model: str | None) -> str | None:
+        """Return the name of a model that is known here, the only one for a request without; None for a stranger's."""
+        return self._registry.snapshot.known(model)
+
     def _context(
         self,
         request: InferenceRequest,
         chain: Sequence[BlockHash],
+        deepest: int,
         hits: Sequence[int],
         candidates: Candidates,
         expected: Expectation,
@@ -259,23 +252,25 @@ class EndpointPicker:
             rates=self._rates.rates(candidates, now),
             attention=self._rates.attention(candidates[0].pool),
             chain=chain,
+            siblings=self._ledger.siblings.lasting(chain[deepest - 1]) if deepest else 0,
             knowledge=self.knowledge,
         )
 
+    def _held(self, request: InferenceRequest, candidates: Candidates) -> tuple[Sequence[BlockHash], list[int]]:
+        """Return the prompt's chain, and how many of its leading blocks the index believes each candidate to hold."""
+        if request.unhashed or request.operation in NEARLY_FREE:
+            return [], [0] * len(candidates)
+        chain = self._hasher.chain(request, self._registry.snapshot.sole_model)
+        return chain, self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
+
     def _cached(
-        self,
-        depths: list[int],
-        ceiling: int,
-        scale: float,
-        tokens: TokenPrompt | None,
-        slots: Sequence[int],
-        now: float,
+        self, depths: list[int], size: PromptSize, tokens: TokenPrompt | None, slots: Sequence[int], now: float
     ) -> tuple[list[int], tuple[bool, ...]]:
         """Return the tokens that each candidate holds, and for which of them an engine's reports say so."""
         hits = depths
         if any(depths):
             covered = self._hasher.tokens
-            by_depth = {depth: min(ceiling, int(covered(depth) * scale)) for depth in set(depths)}
+            by_depth = {depth: min(size.tokens, int(covered(depth) * size.scale)) for depth in set(depths)}
             hits = [by_depth[depth] for depth in depths]
         if tokens is None or self.token_hits is None:
             return hits, ()
@@ -323,31 +318,4 @@ class EndpointPicker:
             tied = position_of(candidates, context.knowledge.tied(request, context.now))
             if tied is not None and costs[tied] == lowest:
                 return tied, "session"
-        return fewest(costs, lowest, in_flight, context.generator), "tie"
-
-    def _book(self, choice: Choice) -> None:
-        decision, chain, prefill = choice.decision, choice.chain, choice.prefill
-        endpoint, request, now = decision.chosen, decision.request, decision.decided_at
-        if not request.unhashed:
-            self.reuse.add(chain, choice.estimated, choice.deepest)
-        learnt = NOTHING_LEARNT
-        if chain:
-            used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
-            stamp = self._index.learn(endpoint.slot, chain, choice.depth)
-            learnt = Learnt(chain, choice.depth, stamp, choice.guessed, used)
-        if choice.tokens is not None and self.token_hits is not None:
-            self.token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill, decision.rank)
-        self._ledger.take(
-            # What waits for the outcome, perhaps for minutes, is small: memory touched by every request is slow.
-            msgspec.structs.replace(decision, terms=(), filters=()),
-            learnt,
-            prefill,
-            output=choice.output,
-            now=now,
-            counted=request.operation not in NEARLY_FREE,
-        )
-        if request.operation in GENERATING:
-            self._rates.dispatched(endpoint.slot, decision.id, prefill)
-        self._health.dispatched(endpoint, now)
-        if request.session:
-            self.sessions.tie(session_name(request), endpoint.address, now)
+        return drawn(fewest(costs, lowest, in_flight), candidates, context), "tie"

@@ -82,7 +82,8 @@ class _Holdings:
 
     def expire(self) -> None:
         """Let go of what does not fit any more."""
-        self.floor = max(self.floor, int(self.clock - self.room))
+        floor = int(self.clock - self.room)
+        self.floor = max(self.floor, floor)
 
     def sweep(self) -> None:
         """Write the table anew without what has expired."""

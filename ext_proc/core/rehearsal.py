@@ -10,12 +10,14 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from ext_proc.core.errors import KvpickerError
+from ext_proc.core.exchange_messages import RequestHeaders
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.prompts import RequestHead, classify, parse, parse_head
 from ext_proc.core.token_hits import TokenPrompt
+from ext_proc.core.unknown_paths import BY_MODEL, heeded, route_unknown
 
 UNKNOWN_PATH = "unknown_path"
 
@@ -96,7 +98,7 @@ def rehearse(
         subset: the only addresses the data plane would allow; None allows all.
         tokens: the prompt by its tokens; None where they are not known.
     """
-    request = understood(asked, inspect_bytes)
+    request = understood(asked, inspect_bytes, picker)
     if request is None:
         return Rehearsal(None)
     failures = _Failures()
@@ -106,15 +108,24 @@ def rehearse(
     return Rehearsal(made, msgspec.structs.replace(request, prompt=b""), removals, tuple(failures.lines))
 
 
-def understood(asked: Asked, inspect_bytes: int) -> InferenceRequest | None:
-    """Read a request as an exchange with a whole body does; None for a path that kvpicker does not know."""
+def understood(asked: Asked, inspect_bytes: int, picker: EndpointPicker | None = None) -> InferenceRequest | None:
+    """Read a request as an exchange with a whole body does; None for one that is left to Envoy's own choice.
+
+    Args:
+        asked: the request.
+        inspect_bytes: bound on what is read of the body.
+        picker: tells what is done on paths that are not known; None leaves them to Envoy.
+    """
+    head = asked.head
     route = classify(asked.method, asked.path)
+    if route is None and picker is not None:
+        route = route_unknown(RequestHeaders(method=asked.method, head=head), picker)
     if route is None:
         return None
-    head = asked.head
     if not asked.body or not route.wants_body:
         return parse_head(route, head)
-    return parse(route, head, asked.body, complete=True, inspect_bytes=inspect_bytes)
+    request = parse(route, head, asked.body, complete=True, inspect_bytes=inspect_bytes)
+    return heeded(request, picker) if picker is not None and route is BY_MODEL else request
 
 
 def _removals(before: Sequence[Endpoint], filters: Sequence[FilterReport]) -> tuple[Removal, ...]:

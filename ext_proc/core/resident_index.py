@@ -155,8 +155,12 @@ class ResidentIndex:
     def cleared(self, slot: int) -> None:
         """Note that an engine holds nothing any more."""
         reporter = self._reporters.get(slot)
-        if reporter is not None and reporter.cache is not None:
+        if reporter is None:
+            return
+        if reporter.cache is not None:
             reporter.cache.clear()
+        for feed in reporter.feeds:
+            feed.cleared()
 
     def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int | None]:
         """Return how many leading blocks of a chain in our own names each slot holds; None where it is not believed."""

@@ -8,15 +8,24 @@ known of the others, so that silence is neither a reward nor a punishment.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 from typing import Any
 
 import msgspec
+
+from ext_proc.core.sleepers import SleepLevel
 
 FADES = 3.0
 """Ages are neutral from this many times `fresh` on."""
 
 _SAME_START = 1.0
 """Seconds; start times that differ by less are one start, written with another rounding."""
+
+
+SLACK_REQUESTS, SLACK_USAGE = 4.0, 0.1
+"""Requests, and share of KV memory, by which engines may differ and still be equal."""
+
+_KEPT = 1.0
 
 
 class Times(msgspec.Struct, frozen=True, gc=False):
@@ -49,6 +58,8 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         ttft: times to the first token since its start.
         itl: times between two tokens since its start.
         queue: times in its queue since its start.
+        asleep: whether it sleeps; None also where its ranks do not agree.
+        sleep_level: how deep, if it does.
     """
 
     at: float
@@ -64,6 +75,8 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ttft: Times | None = None
     itl: Times | None = None
     queue: Times | None = None
+    asleep: bool | None = None
+    sleep_level: SleepLevel = SleepLevel.UNKNOWN
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -101,6 +114,8 @@ class Signals:
         self.fresh = fresh
         self._latest: dict[int, EngineSignals] = {}
         self._intervals: dict[int, Interval] = {}
+        self._differ = False
+        self._compared_at = -inf
 
     def note(self, slot: int, signals: EngineSignals) -> Interval | None:
         """Keep a reading; return what happened since the one before, None if it is the first."""
@@ -160,9 +175,33 @@ class Signals:
             for reading in readings
         ]
 
+    def differ(self, now: float) -> bool:
+        """Tell whether some engine has clearly more to do than another; what was found is kept for a second."""
+        if not 0.0 <= now - self._compared_at < _KEPT:
+            self._compared_at = now
+            believed = [signals for signals in self._latest.values() if self._weight(signals, now) > 0.0]
+            self._differ = _spread(believed, requests) > SLACK_REQUESTS or _spread(believed, usage) > SLACK_USAGE
+        return self._differ
+
     def _weight(self, signals: EngineSignals, now: float) -> float:
         faded = (now - signals.at - self.fresh) / ((FADES - 1.0) * self.fresh)
         return min(max(1.0 - faded, 0.0), 1.0)
+
+
+def requests(view: Any) -> float | None:
+    """Return the requests that an engine has, in its batch and in its queue; None where it does not say."""
+    return None if view.running is None or view.waiting is None else view.running + view.waiting
+
+
+def usage(view: Any) -> float | None:
+    """Return the share of its KV memory that an engine uses; None where it does not say."""
+    level: float | None = view.kv_usage
+    return level
+
+
+def _spread(engines: Sequence[EngineSignals], read: Callable[[Any], float | None]) -> float:
+    known = [level for engine in engines if (level := read(engine)) is not None]
+    return max(known) - min(known) if known else 0.0
 
 
 def _between(before: EngineSignals, after: EngineSignals) -> Interval:

@@ -20,6 +20,7 @@ from ext_proc.core.model import BlockHash, Ending, Endpoint
 from ext_proc.core.pool import Change, EndpointSpec, Registry
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.rates import RateLearner, RateSource
+from ext_proc.core.sleepers import Sleepers, SleepLevel, Witness
 
 FORMAT: Literal["kvpicker-state/1"] = "kvpicker-state/1"
 
@@ -115,6 +116,10 @@ class Parts(Protocol):
     @property
     def lifecycle(self) -> Lifecycle:
         """Which endpoints an operator has taken out."""
+
+    @property
+    def sleepers(self) -> Sleepers:
+        """Whose engines sleep."""
 
     @property
     def rates(self) -> RateLearner:
@@ -228,7 +233,9 @@ def _put_back(known: EndpointState, sole_model: str | None, parts: Parts, now: f
         parts.rates.assume(slot, known.learnt_rate, RateSource[known.learnt_from])
     if known.ejected:
         parts.health.note(endpoint, Ending.CONNECT_FAILURE, now)
-    if known.lifecycle is not Stage.ACTIVE:
+    if known.lifecycle is Stage.ASLEEP:
+        parts.sleepers.asleep(endpoint, SleepLevel.UNKNOWN, Witness.PROBE, now)
+    elif known.lifecycle is not Stage.ACTIVE:
         parts.lifecycle.cordon(endpoint)
     chain: list[BlockHash] = [int(text, 16) for text in known.newest_blocks]
     parts.index.add(slot, _BOUNDLESS)

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from ext_proc.core.exchange_messages import Message, RequestHeaders
 from ext_proc.core.model import InferenceRequest
 from ext_proc.core.observer import Observer
 from ext_proc.core.prompts import Route, parse, parse_head
 from ext_proc.core.wishes import UnwritableBodyError, Wishes
+
+
+class Rewritten(msgspec.Struct, frozen=True, gc=False):
+    """A body with another model, and the one that the client asked for; empty if it named none."""
+
+    body: bytes
+    asked: str
 
 
 def by_headers(route: Route, head: RequestHeaders) -> InferenceRequest:
@@ -17,11 +26,11 @@ def by_headers(route: Route, head: RequestHeaders) -> InferenceRequest:
 
 def by_body(
     route: Route, head: RequestHeaders, event: Message, inspect_bytes: int, observer: Observer
-) -> tuple[InferenceRequest, bytes | None]:
+) -> tuple[InferenceRequest, Rewritten | None]:
     """Understand a request by its body, or what is seen of it.
 
     Returns:
-        The request, and the body that is to go on in its place; None for its own, as nearly always.
+        The request, and what is to go on in place of its body; None for its own, as nearly always.
     """
     request = parse(route, head.head, event.body, complete=event.end_of_stream, inspect_bytes=inspect_bytes)
     if head.wishes is None:
@@ -31,12 +40,14 @@ def by_body(
 
 def _rewritten(
     wishes: Wishes, head: RequestHeaders, model: str | None, event: Message, observer: Observer
-) -> bytes | None:
+) -> Rewritten | None:
     """Put the model that is wished for into the body; of one that is cut off only where we ourselves send its rest."""
     try:
         made = wishes.rewritten(model, head.head.content_encoding, event.body)
-        if made is None or event.end_of_stream or head.anywhere:
-            return made
+        if made is None:
+            return None
+        if event.end_of_stream or head.anywhere:
+            return Rewritten(made, model or "")
     except UnwritableBodyError:
         pass
     observer.failed("model_not_rewritten")

@@ -19,6 +19,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         bytes: that they hold at once, at most.
         wait: seconds that one waits for a place, at most.
         from_zero: seconds that one waits for the first ready endpoint, at most; 0 does not wait for that.
+        wake: seconds that one waits for a sleeping engine to be woken, at most; 0 has none woken.
         proof: True if an endpoint that is listed may not listen yet, so that it has to show first that it serves.
         models: that the pool is declared to serve.
         promises: requests that are told when to come back and known again, at most.
@@ -29,10 +30,16 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 256 * 1024 * 1024
     wait: float = 10.0
     from_zero: float = 0.0
+    wake: float = 0.0
     proof: bool = False
     models: frozenset[str] = frozenset()
     promises: int = 20_000
     tenants: int = 1000
+
+    @property
+    def cold(self) -> float:
+        """Seconds that a request waits while no endpoint is there that serves, at most; 0 does not wait for that."""
+        return self.from_zero or self.wake
 
 
 NO_LIMITS = Limits()

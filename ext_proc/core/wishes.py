@@ -51,7 +51,7 @@ class Wishes(msgspec.Struct, frozen=True, gc=False):
         """
         if not self.model or self.model == model:
             return None
-        made = with_model(body, self.model) if encoding in _PLAIN else None
+        made = with_model(body, self.model) if encoding.strip().lower() in _PLAIN else None
         if made is None:
             raise UnwritableBodyError
         return made

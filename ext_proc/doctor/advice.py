@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Final
 
 from ext_proc.config import PoolConfig
+from ext_proc.core.sleepers import SleepLevel
 from ext_proc.doctor.events_advice import of_listening
 from ext_proc.doctor.examination import Examination
 from ext_proc.doctor.finding import Finding, Level
@@ -52,6 +53,7 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
     elif one.models_problem and not pool.models:
         what = f"/v1/models does not say what it serves ({one.models_problem})"
         yield Finding(Level.PROBLEM, at, what, "set `models` of its pool")
+    yield from _of_sleep(one, pool)
     yield from _of_metrics(one)
     if one.prefix_caching is False:
         do = _PREFIXES.get(one.engine, "switch its prefix cache on")
@@ -80,6 +82,19 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
         yield Finding(Level.PROBLEM, at, what, do, "hits that are there are seen")
     yield from of_listening(one)
     yield from _of_usage(one)
+
+
+def _of_sleep(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
+    if not one.asleep:
+        return
+    what = "it sleeps, and gets no requests until it wakes"
+    if one.sleep_level is SleepLevel.DISCARD_ALL:
+        do = "have it load its weights and wake: kvpicker never wakes an engine that has discarded them"
+    elif pool.queue.wake_s:
+        do = "nothing: the pool's `queue.wake_s` has it woken when all that could serve a request sleep"
+    else:
+        do = f"wake it (POST http://{one.endpoint}/wake_up), or have kvpicker do so by the pool's `queue.wake_s`"
+    yield Finding(Level.ADVICE, one.endpoint, what, do)
 
 
 def _of_metrics(one: Examination) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ import msgspec
 from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint, MetricsSource
 from ext_proc.core.prompts.token_question import TokenQuestion
+from ext_proc.core.sleepers import SleepLevel
 from ext_proc.doctor.pages import KvEvents, kv_events_of_sglang, kv_events_of_vllm, read_cache
 from ext_proc.sources.api_keys import NO_HEADERS
 from ext_proc.sources.engine_tokenizer import fetch_tokens
@@ -22,6 +23,7 @@ from ext_proc.sources.models import ListingError, fetch_listing
 from ext_proc.sources.scrape import NO_METRICS, metrics_url
 from ext_proc.sources.scrape_engines import PageReader
 from ext_proc.sources.scrape_fetch import ScrapeError, fetch_page
+from ext_proc.sources.sleep_ask import NoSleepModeError, ask_sleep
 from ext_proc.sources.tokenizing import TokenizeError
 
 TIMEOUT_S: Final = 5.0
@@ -61,6 +63,8 @@ class Examination(msgspec.Struct, kw_only=True):
         tokenizes_chat: whether `/tokenize` takes a conversation.
         same_tokens: whether the local tokenizer of its pool makes the tokens that it makes; None if that is not known.
         publishers: how the kvpicker that runs with the configuration hears its KV events; none where that is not known.
+        asleep: whether it sleeps; None if it does not say.
+        sleep_level: how deep, if it does.
         reports_cached: whether its answers say how many tokens were cached; None if that was not tried.
         probe_problem: why trying failed; empty if it did not.
     """
@@ -78,6 +82,8 @@ class Examination(msgspec.Struct, kw_only=True):
     block_tokens: int | None = None
     prefix_caching: bool | None = None
     kv_events: KvEvents | None = None
+    asleep: bool | None = None
+    sleep_level: SleepLevel = SleepLevel.UNKNOWN
     deaf: tuple[str, ...] = ()
     tokenizes_text: bool = False
     tokenizes_chat: bool = False
@@ -125,7 +131,9 @@ async def examine(
     )
     if local is not None and made.tokenizes_chat:
         await _compare(session, made, local, headers, timeout_s)
-    if probe:
+    if made.asleep is None and made.engine == "vllm":
+        made.asleep = await _ask_sleep(session, endpoint, headers, timeout_s)
+    if probe and not made.asleep:
         await _probe(session, made, headers, timeout_s)
     return made
 
@@ -159,8 +167,18 @@ async def _ask_metrics(
     made.metrics_problem = "" if reading.engine else "unknown_engine"
     made.missing = reading.missing
     made.kv_tokens = reading.signals.kv_tokens
+    made.asleep, made.sleep_level = reading.signals.asleep, reading.signals.sleep_level
     cache = read_cache(page)
     made.block_tokens, made.prefix_caching = cache.block_tokens, cache.prefix_caching
+
+
+async def _ask_sleep(
+    session: aiohttp.ClientSession, endpoint: Endpoint, headers: Mapping[str, str], timeout_s: float
+) -> bool | None:
+    try:
+        return await ask_sleep(session, endpoint, timeout_s, headers)
+    except NoSleepModeError:
+        return None
 
 
 async def _ask_itself(

@@ -67,9 +67,6 @@ IGNORED: Final = {
 }
 """Flags of other endpoint pickers that change nothing here, with the reason."""
 
-UNSUPPORTED: Final = ("endpoint-selector", "endpoint-target-ports")
-"""Flags of other endpoint pickers without which nothing would work as it should."""
-
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)(h|ms|m|s)")
 _UNITS: Final = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
 
@@ -80,6 +77,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--pool-name", metavar="NAME", help="InferencePool whose endpoints are picked from")
     add("--pool-namespace", metavar="NAMESPACE", help="its namespace ($NAMESPACE, or `default`)")
+    add(
+        "--endpoint-selector",
+        metavar="LABELS",
+        help="labels of the engines' pods in place of an InferencePool, as `app=vllm,tier in (a, b)`",
+    )
+    add("--endpoint-target-ports", type=_ports, default=(), metavar="PORTS", help="ports of these pods: `8000,8001`")
     add("--pool-group", metavar="GROUP", default=GROUP, help=f"its API group; {GROUP} is the only one")
     add(
         "--config",
@@ -116,8 +119,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--check", action="store_true", help="check flags and configuration and end")
     for name in IGNORED:
         add(*(("-v", "--v") if name == "v" else (f"--{name}",)), nargs="?", help=argparse.SUPPRESS)
-    for name in UNSUPPORTED:
-        add(f"--{name}", help=argparse.SUPPRESS)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -154,19 +155,13 @@ def configured(
     Raises:
         ConfigError: flags or file cannot be used.
     """
-    for name in UNSUPPORTED:
-        if getattr(arguments, name.replace("-", "_")) is not None:
-            raise ConfigError(
-                "kvpicker follows no selector; name an InferencePool with --pool-name, or a Service in --config",
-                path=f"--{name}",
-            )
     if arguments.pool_group != GROUP:
         raise ConfigError(f"kvpicker reads InferencePools of the group {GROUP} only", path="--pool-group")
     flags = _flags(arguments, namespace)
     read = partial(_parse, flags)
     text = None if arguments.config is None else _text(arguments.config)
     if text is None:
-        if flags.pool_name is None:
+        if flags.pool_name is None and flags.selector is None:
             raise ConfigError("missing; name the InferencePool, or give pools in --config", path="--pool-name")
         return read("{}", NO_FILE), None, read
     return read(text, str(arguments.config)), arguments.config, read
@@ -176,9 +171,18 @@ def _flags(arguments: argparse.Namespace, namespace: str) -> Flags:
     secure = arguments.secure_serving
     if arguments.plaintext and (arguments.cert_path or arguments.client_ca or secure):
         raise ConfigError("this goes with no other flag of encryption; remove one", path="--plaintext")
+    if arguments.endpoint_selector is not None and arguments.pool_name is not None:
+        raise ConfigError("an InferencePool has a selector of its own; remove one", path="--endpoint-selector")
+    if (arguments.endpoint_selector is None) != (not arguments.endpoint_target_ports):
+        missing = "target-ports" if arguments.endpoint_selector is not None else "selector"
+        raise ConfigError(
+            "missing; --endpoint-selector and --endpoint-target-ports go together", path=f"--endpoint-{missing}"
+        )
     return Flags(
         pool_name=arguments.pool_name,
         pool_namespace=arguments.pool_namespace or namespace or "default",
+        selector=arguments.endpoint_selector,
+        target_ports=arguments.endpoint_target_ports,
         address=arguments.address,
         grpc_port=arguments.grpc_port,
         health_port=arguments.grpc_health_port,
@@ -217,6 +221,11 @@ def _port(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) <= 65_535):  # noqa: PLR2004  the largest port
         raise argparse.ArgumentTypeError(f"{text!r} is no port")
     return int(text)
+
+
+def _ports(text: str) -> tuple[int, ...]:
+    """Read ports with commas between them; one that stands twice counts once."""
+    return tuple(dict.fromkeys(_port(part.strip()) for part in text.split(",")))
 
 
 def _truth(text: str) -> bool:

@@ -15,6 +15,9 @@ HEALTH_PORT = 9003
 METRICS_PORT = 9090
 """Where gateways and their charts look for an endpoint picker."""
 
+SELECTED_POOL = "endpoints"
+"""What the pool of an endpoint selector is called, which has no name of its own."""
+
 ALL_ADDRESSES = "0.0.0.0"  # noqa: S104  other pods are who asks
 
 ONE_ADDRESS = "original-dst"
@@ -32,7 +35,9 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         pool_name: name of an InferencePool.
-        pool_namespace: its namespace.
+        pool_namespace: its namespace, or that of the pods.
+        selector: labels of pods, in place of an InferencePool.
+        target_ports: ports of these pods.
         address: IP to listen on.
         grpc_port: port of ext_proc.
         health_port: port of health checks.
@@ -46,6 +51,8 @@ class Flags(msgspec.Struct, frozen=True, kw_only=True):
 
     pool_name: str | None = None
     pool_namespace: str = "default"
+    selector: str | None = None
+    target_ports: tuple[int, ...] = ()
     address: str = ALL_ADDRESSES
     grpc_port: int | None = None
     health_port: int | None = None
@@ -65,7 +72,7 @@ def preset(flags: Flags) -> dict[str, Any]:
         "admin": {"listen": f"{flags.address}:{METRICS_PORT}", "pages": "loopback"},
         "tls": {},
         "envoy": {"data_plane": ONE_ADDRESS},
-        "gateway": {"model_rewrite": True, "targets": True},
+        "gateway": {"model_rewrite": True, "targets": True, "objectives": True},
         "tenants": {"header": FAIRNESS_ID, "priority_header": OBJECTIVE},
         "drain_s": DRAIN_S,
         "passing_s": PASSING_S,
@@ -79,6 +86,9 @@ def overrides(flags: Flags) -> dict[str, Any]:
     if flags.pool_name is not None:
         pool = {"namespace": flags.pool_namespace, "inference_pool": flags.pool_name}
         made["pools"] = {flags.pool_name: {"kubernetes": pool}}
+    if flags.selector is not None:
+        pods = {"namespace": flags.pool_namespace, "selector": flags.selector, "target_ports": [*flags.target_ports]}
+        made["pools"] = {SELECTED_POOL: {"kubernetes": pods}}
     if flags.grpc_port is not None:
         made["listen"] = [f"{flags.address}:{flags.grpc_port}"]
     if flags.health_port is not None:

@@ -116,12 +116,18 @@ _ROWS: Final = (
     (
         "objective",
         f"request header {_either(OBJECTIVE)}",
-        "Priority by `tenants.priorities`, or a whole number; negative goes last. InferenceObjectives are not read.",
+        (
+            "Priority by `tenants.priorities` or by the InferenceObjective of that name (`gateway.objectives`; without"
+            " it also a whole number); negative goes last."
+        ),
     ),
     (
         "model",
         f"request header {_either(MODEL_REWRITE)}",
-        "Is picked for in place of the body's model, and written into the body (`gateway.model_rewrite`).",
+        (
+            "Is picked for in place of the body's model, and written into the body (`gateway.model_rewrite`). Where"
+            " answers pass in full duplex the model that the client asked for is put back."
+        ),
     ),
     (
         "targets",

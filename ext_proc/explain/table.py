@@ -18,6 +18,7 @@ _TERMS = {
     "interference_ms": "interference",
     "backlog_ms": "backlog",
     "memory_ms": "KV memory",
+    "discount_ms": "discount",
 }
 
 

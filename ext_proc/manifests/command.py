@@ -28,9 +28,11 @@ _OWN: Final = (
 """Options of these profiles alone."""
 
 _POOL: Final = frozenset({"namespace", "gateway", "gateway_class", "pool", "selector", "target_port", "picker"})
+_TLS: Final = frozenset({"tls_ca", "tls_name", "tls_client"})
 _USED: Final[dict[Profile, frozenset[str]]] = {
-    "istio": _POOL | {"picker_port", "failure_mode"},
+    "istio": _POOL | _TLS | {"picker_port", "failure_mode"},
     "envoy-gateway": (_POOL - {"selector"})
+    | _TLS
     | {"picker_port", "failure_mode", "replicas", "message_timeout", "body_limit", "retries"},
     "envoy-ai-gateway": _POOL | {"picker_port", "model"},
     "kgateway": _POOL | {"picker_port"},
@@ -116,6 +118,9 @@ def _options(arguments: argparse.Namespace) -> ManifestOptions:
         message_timeout=arguments.message_timeout,
         body_limit=arguments.body_limit,
         retries=_DEFAULTS.retries if arguments.retries is None else arguments.retries,
+        tls_ca=arguments.tls_ca,
+        tls_name=arguments.tls_name,
+        tls_client=arguments.tls_client,
     )
 
 

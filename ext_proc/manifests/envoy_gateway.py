@@ -35,11 +35,13 @@ def envoy_gateway(options: ManifestOptions) -> list[Manifest]:
         http_route(options, backend),
         _backend_policy(options),
         _extension_policy(options),
+        *([] if options.tls_ca is None else [_tls_policy(options)]),
     ]
 
 
 def _replica(options: ManifestOptions, number: int) -> Manifest:
     name = f"{options.picker}-{number}"
+    plain = {"appProtocol": "kubernetes.io/h2c"} if options.tls_ca is None else {}
     made = body(
         "v1",
         "Service",
@@ -47,7 +49,7 @@ def _replica(options: ManifestOptions, number: int) -> Manifest:
         options,
         {
             "selector": {"statefulset.kubernetes.io/pod-name": name},
-            "ports": [{"name": "grpc", "port": options.picker_port, "appProtocol": "kubernetes.io/h2c"}],
+            "ports": [{"name": "grpc", "port": options.picker_port} | plain],
         },
     )
     return Manifest("One kvpicker process by itself, for the access log.", made)
@@ -58,7 +60,10 @@ def _proxy(options: ManifestOptions) -> Manifest:
         {"type": "ALS", "als": {"type": "HTTP", "logName": "kvpicker", "backendRefs": [_picker(options, number)]}}
         for number in range(options.replicas)
     ]
-    spec = {"telemetry": {"accessLog": {"settings": [{"sinks": sinks}]}}}
+    spec: Body = {"telemetry": {"accessLog": {"settings": [{"sinks": sinks}]}}}
+    if options.tls_client is not None:
+        secret = {"kind": "Secret", "name": options.tls_client, "namespace": options.namespace}
+        spec["backendTLS"] = {"clientCertificateRef": secret}
     return Manifest(
         "The access log goes to each kvpicker process, since each must see every outcome: status, timings, the engine"
         " that served. Nothing of an answer passes through kvpicker. Add your own sinks here; this replaces the default"
@@ -120,11 +125,28 @@ def _extension_policy(options: ManifestOptions) -> Manifest:
         if options.failure_mode == "open"
         else "Without failOpen requests are refused while kvpicker is away."
     )
+    if options.tls_ca is None:
+        meaning += " Plain HTTP/2: for TLS give kvpicker a certificate and render this with --tls-ca and --tls-name."
     return Manifest(
         "kvpicker sees headers and body of each request, of a long body the beginning. The metadata carries its"
-        f" decision into the access log. {meaning} Plain HTTP/2: for TLS give kvpicker a certificate and add a"
-        " BackendTLSPolicy, since Envoy Gateway verifies.",
+        f" decision into the access log. {meaning}",
         body(API, "EnvoyExtensionPolicy", options.gateway, options, spec),
+    )
+
+
+def _tls_policy(options: ManifestOptions) -> Manifest:
+    names = [options.picker, *(f"{options.picker}-{number}" for number in range(options.replicas))]
+    spec = {
+        "targetRefs": [{"group": "", "kind": "Service", "name": name} for name in names],
+        "validation": {
+            "caCertificateRefs": [{"group": "", "kind": "ConfigMap", "name": options.tls_ca}],
+            "hostname": options.tls_name,
+        },
+    }
+    return Manifest(
+        "TLS to kvpicker, for exchanges and access logs alike: its certificate must be of the authority in this"
+        " ConfigMap (ca.crt), and for this name. Envoy Gateway before 1.6 knows the object as v1alpha3.",
+        body(f"{GATEWAY_API}/v1", "BackendTLSPolicy", options.picker, options, spec),
     )
 
 

@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from ext_proc.manifests.objects import Manifest, body, gateway, http_route, inference_pool, pool_reference, service_host
+from ext_proc.core.errors import ConfigError
+from ext_proc.manifests.objects import (
+    Body,
+    Manifest,
+    body,
+    gateway,
+    http_route,
+    inference_pool,
+    pool_reference,
+    service_host,
+)
 from ext_proc.manifests.options import ManifestOptions
 
 
@@ -24,13 +34,33 @@ def _failure_mode(options: ManifestOptions) -> tuple[str, str]:
 
 
 def _destination_rule(options: ManifestOptions) -> Manifest:
-    spec = {
-        "host": service_host(options),
-        "trafficPolicy": {"tls": {"mode": "SIMPLE", "insecureSkipVerify": True}},
-    }
+    tls, why = _tls(options)
+    spec = {"host": service_host(options), "trafficPolicy": {"tls": tls}}
     return Manifest(
-        "Istio speaks to the picker as to any Service. kvpicker makes itself a certificate at each start, which nobody"
-        " can verify: encryption without proof of identity. With a certificate of yours (`tls.certificate`) remove"
-        " insecureSkipVerify and name your authority in credentialName.",
+        f"Istio speaks to the picker as to any Service. {why}",
         body("networking.istio.io/v1", "DestinationRule", options.picker, options, spec),
     )
+
+
+def _tls(options: ManifestOptions) -> tuple[Body, str]:
+    """Return how TLS is spoken, and what to say of it; raises ConfigError for authorities that Istio would not find."""
+    if options.tls_ca is None:
+        return (
+            {"mode": "SIMPLE", "insecureSkipVerify": True},
+            (
+                "kvpicker makes itself a certificate at each start, which nobody can verify: encryption without proof"
+                " of identity. For a certificate of yours (`tls.certificate`) render this with --tls-ca and --tls-name."
+            ),
+        )
+    made = {"mode": "SIMPLE", "credentialName": options.tls_ca}
+    why = f"Its certificate must be of the authority in the Secret {options.tls_ca} (ca.crt), and for this name."
+    if options.tls_client is not None:
+        if options.tls_ca not in {options.tls_client, f"{options.tls_client}-cacert"}:
+            raise ConfigError(
+                f"Istio looks for the authority in the client's Secret or in {options.tls_client}-cacert; name either",
+                path="tls_ca",
+            )
+        made = {"mode": "MUTUAL", "credentialName": options.tls_client}
+        why += f" The gateway proves itself by tls.crt and tls.key of the Secret {options.tls_client}."
+    name = options.tls_name or ""
+    return {**made, "sni": name, "subjectAltNames": [name]}, f"{why} The Secrets lie beside the Gateway."

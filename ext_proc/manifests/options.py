@@ -42,6 +42,10 @@ class ManifestOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         message_timeout: how long the gateway waits for each answer of kvpicker; the same.
         body_limit: the longest request body that the gateway holds; the same.
         retries: attempts after the first, as long as nothing was sent; the same.
+        tls_ca: object that holds, as `ca.crt`, the authorities that kvpicker's certificate must be of: for `istio` a
+            Secret, for `envoy-gateway` a ConfigMap. None verifies nothing, which with `envoy-gateway` means no TLS.
+        tls_name: name that kvpicker's certificate must be for.
+        tls_client: Secret with `tls.crt` and `tls.key`, by which the gateway proves itself (mutual TLS).
     """
 
     namespace: str = "inference"
@@ -58,14 +62,19 @@ class ManifestOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     message_timeout: float = 2.0
     body_limit: int = 4 * 1024 * 1024
     retries: int = 2
+    tls_ca: str | None = None
+    tls_name: str | None = None
+    tls_client: str | None = None
 
     def __post_init__(self) -> None:
         """Refuse what no API server would take; raises ConfigError."""
         for name, pattern in (("namespace", _LABEL), ("picker", _LABEL), ("gateway", _SUBDOMAIN), ("pool", _SUBDOMAIN)):
             _require_name(getattr(self, name), pattern, name)
-        if self.gateway_class is not None:
-            _require_name(self.gateway_class, _SUBDOMAIN, "gateway_class")
+        for name in ("gateway_class", "tls_ca", "tls_name", "tls_client"):
+            if getattr(self, name) is not None:
+                _require_name(getattr(self, name), _SUBDOMAIN, name)
         self._check_engines()
+        self._check_tls()
         if not 1 <= self.picker_port <= _MAX_PORT:
             raise ConfigError(f"{self.picker_port} is no port", path="picker_port")
         if not 1 <= self.replicas <= _MAX_REPLICAS:
@@ -86,6 +95,13 @@ class ManifestOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
                 raise ConfigError(f"{port} is no port", path="target_port")
         if len(self.models) > _MAX_MODELS or not all(self.models):
             raise ConfigError(f"at most {_MAX_MODELS} models, none of them empty", path="model")
+
+    def _check_tls(self) -> None:
+        for name in ("tls_name", "tls_client"):
+            if self.tls_ca is None and getattr(self, name) is not None:
+                raise ConfigError("nothing is verified; name the authority by `tls_ca`", path=name)
+        if self.tls_ca is not None and self.tls_name is None:
+            raise ConfigError("missing; write the name that kvpicker's certificate is for", path="tls_name")
 
     @property
     def match_labels(self) -> dict[str, str]:

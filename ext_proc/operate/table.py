@@ -38,7 +38,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
             row["address"],
             row["pool"],
             row["state"],
-            row["lifecycle"],
+            _stage(row),
             _of(row["running"], row.get("caps", {}).get("requests")),
             _of(row.get("tokens", 0), row.get("caps", {}).get("tokens")),
             _waiting(row.get("queue")),
@@ -48,6 +48,12 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
         )
         table.add_row(*(Text(str(cell)) for cell in cells))
     return table
+
+
+def _stage(row: Mapping[str, Any]) -> str:
+    """Write where an endpoint stands; of one that sleeps how deep, and who says so."""
+    sleep = row.get("sleep")
+    return f"{row['lifecycle']} ({sleep['level']}: {sleep['evidence']})" if sleep else str(row["lifecycle"])
 
 
 def _of(used: int, cap: Mapping[str, Any] | None) -> str:

@@ -243,6 +243,7 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "kv_tokens": endpoint.kv_tokens,
         "name": endpoint.name or None,
         "lifecycle": status.lifecycle,
+        "sleep": _sleep(status),
         "drain_deadline_s": None if status.drain_deadline is None else round(status.drain_deadline, 3),
         "state": status.health.state,
         "health": _health(status),
@@ -258,6 +259,14 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "metrics": _metrics(status),
         "kv_events": [_publisher(state) for state in status.publishers],
     }
+
+
+def _sleep(status: EndpointStatus) -> dict[str, Any] | None:
+    """How its engine sleeps, who says so, and for how long that is known."""
+    sleep, seconds = status.sleep, status.asleep_for
+    if sleep is None or seconds is None:
+        return None
+    return {"level": sleep.level, "evidence": sleep.evidence, "since_s": round(seconds, 3)}
 
 
 def _health(status: EndpointStatus) -> dict[str, Any]:

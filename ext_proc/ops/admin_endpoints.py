@@ -14,6 +14,7 @@ from ext_proc.config import AdminConfig
 from ext_proc.core import durations
 from ext_proc.core.caps import NO_CAPS
 from ext_proc.core.lifecycle import Mark, Stage
+from ext_proc.core.sleepers import Sleep
 from ext_proc.ops.admin_token import objection
 from ext_proc.ops.room import NO_ROOMS, Rooms, held
 from ext_proc.ops.text import printable
@@ -55,6 +56,9 @@ class Orders(Protocol):
 
     def remaining(self, mark: Mark) -> float | None:
         """Return the seconds until the deadline."""
+
+    def sleep_of(self, mark: Mark) -> Sleep | None:
+        """Return how the engine of an endpoint sleeps; None if it is awake."""
 
     def listed(self) -> Sequence[tuple[Mark, str]]:
         """Return where each endpoint stands, with its state of health; also those gone where requests still run."""
@@ -136,6 +140,7 @@ class EndpointPages:
 
     def _row(self, mark: Mark) -> dict[str, Any]:
         remaining, endpoint = self._orders.remaining(mark), mark.endpoint
+        sleep = self._orders.sleep_of(mark)
         caps = NO_CAPS if mark.removed else self._rooms.caps(endpoint.slot)
         return {
             "address": endpoint.address,
@@ -143,6 +148,7 @@ class EndpointPages:
             "pool": endpoint.pool,
             "models": sorted(endpoint.models),
             "lifecycle": mark.stage,
+            "sleep": None if sleep is None else {"level": sleep.level, "evidence": sleep.evidence},
             "running": mark.running,
             "tokens": mark.load.tokens,
             "caps": held(caps, mark.load.in_flight, mark.load.tokens),

@@ -17,6 +17,7 @@ from ext_proc.core.health_states import HealthStatus
 from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
 from ext_proc.core.signals import EngineSignals, Interval
+from ext_proc.core.sleepers import Sleep
 from ext_proc.core.waiting_room import Fill
 from ext_proc.ops import families
 from ext_proc.ops.text import printable
@@ -39,6 +40,8 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         endpoint: the endpoint.
         lifecycle: where it stands by an operator's word.
+        sleep: how its engine sleeps; None if it is awake.
+        asleep_for: seconds since that is known; None if it is awake.
         drain_deadline: seconds until its drain ends at the latest; None while it is not draining.
         health: its health.
         health_age: seconds since its state changed; None if it never did.
@@ -64,6 +67,8 @@ class EndpointStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     endpoint: Endpoint
     lifecycle: str = "active"
+    sleep: Sleep | None = None
+    asleep_for: float | None = None
     drain_deadline: float | None = None
     health: HealthStatus = HealthStatus()
     health_age: float | None = None

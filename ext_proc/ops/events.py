@@ -32,6 +32,9 @@ class Event(enum.Enum):
     STRATEGY_FAILED = ("strategy_failed", "error", "strategy", "A strategy failed and was replaced for one request.")
     HEALTH_CHANGED = ("health_changed", "warning", "state", "An endpoint changed its state of health.")
     LIFECYCLE_CHANGED = ("lifecycle_changed", "info", NEVER, "An endpoint was cordoned, drained or let back in.")
+    ENDPOINT_SLEEPS = ("endpoint_sleeps", "info", "", "An engine says that it sleeps, and gets no requests.")
+    ENDPOINT_WAKES = ("endpoint_wakes", "info", "", "An engine that slept gets requests again.")
+    WAKE_FAILED = ("wake_failed", "warning", "reason", "An engine that was to be woken was not.")
     ORDERS_RESTORED = (
         "orders_restored",
         "info",

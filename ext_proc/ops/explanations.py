@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ext_proc.core.errors import Saturated
+from ext_proc.core.errors import Asleep, Saturated
 from ext_proc.core.explanation import chosen_first, costs, milliseconds, ranked_by
 from ext_proc.core.filters import CAPACITY
 from ext_proc.core.model import GENERATING, Decision, Ending
 from ext_proc.core.rehearsal import UNKNOWN_PATH
+from ext_proc.core.sleepers import SLEEP
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ _WHY_REMOVED = {
     "subset": "the gateway does not allow it",
     "lifecycle": "cordoned, draining or drained by an operator, or not ready by the word of its source",
     "health": "ejected after failures, warming up, or starting slowly",
+    SLEEP: "its engine sleeps",
     CAPACITY: "as many requests or tokens in flight as it may have",
 }
 
@@ -66,6 +68,8 @@ def explain_rehearsal(rehearsal: Rehearsal) -> dict[str, Any]:
     told["notes"] = [printable(line) for line in rehearsal.failures]
     if told["reason"] == Saturated.reason:
         told["notes"].append("a real request waits for its turn first, as far as the `queue` of its pool lets it")
+    if told["reason"] == Asleep.reason:
+        told["notes"].append("a real request waits for one to be woken first, if `queue.wake_s` of its pool says so")
     if told["reason"] == "tie":
         told["notes"].append("candidates cost the same: next time another of them may be chosen")
     return told

@@ -113,6 +113,10 @@ PREFIX_REUSE = _gauge(
 ATTEMPTS = _counter("attempts", "Endpoints that Envoy tried.")
 FALLBACKS = _counter("fallbacks", "Requests answered by another endpoint than the chosen one.")
 UNHASHED = _counter("unhashed", "Requests decided without the prefix index.", "reason")
+MODELS_UNSEEN = _counter(
+    "models_unseen",
+    "Requests decided without the model that they may name: it stands behind what is read of the body, or is encoded.",
+)
 EXCHANGE_FAILURES = _counter(
     "exchange_failures", "Exchanges ended by a fault of kvpicker or of the data plane.", "reason"
 )
@@ -125,6 +129,9 @@ EJECTIONS = _counter(
 )
 PROBES = _counter(
     "probes", "Active probes, by what they found: good, loading, busy, failed, unsupported, or local.", "result"
+)
+WAKE_CALLS = _counter(
+    "wake_calls", "Calls that were to wake a sleeping engine, by result: ok, refused, timeout, unreachable.", "result"
 )
 HEALTH_PANIC = _gauge(
     "health_panic", "1 while ill endpoints of a pool are used because there would be too few without them.", "pool"
@@ -146,7 +153,7 @@ QUEUE_SECONDS = _gauge("endpoint_queue_seconds", "Estimated wait for the work in
 STATE = _gauge("endpoint_state", "1 for the state an endpoint is in.", "endpoint", "pool", "state")
 LIFECYCLE = _gauge(
     "endpoint_lifecycle",
-    "1 for where an endpoint stands: active, cordoned, draining, drained, or unready by the word of its source.",
+    "1 for where an endpoint stands: active, cordoned, draining, drained, unready (so says its source) or asleep.",
     "endpoint",
     "pool",
     "stage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
@@ -38,16 +39,34 @@ class LineWriter:
     """Writes lines to a stream; from warning on they are flushed at once, others with the next flush.
 
     A stream that fails loses its lines, which are counted, and nothing else: a full disk must not stop requests.
+
+    Attributes:
+        lost: how many lines were lost.
+        failing: whether the last one was.
+        is_terminal: whether somebody watches.
+        waits: set as long as lines may wait to be flushed.
     """
 
     def __init__(self, stream: BinaryIO) -> None:
         self.lost = 0
         self.failing = False
         self.is_terminal = stream.isatty()
+        self.waits = asyncio.Event()
         self._stream = stream
 
     def info(self, line: bytes) -> None:
-        """Write a line that may wait for company."""
+        """Write a line that may wait for company; for the thread of the event loop, as the others need not be."""
+        self._write(line)
+        self.waits.set()
+
+    debug = info
+
+    def error(self, line: bytes) -> None:
+        """Write a line that somebody should see soon."""
+        self._write(line)
+        self.flush()
+
+    def _write(self, line: bytes) -> None:
         try:
             self._stream.write(line + b"\n")
             self.failing = False
@@ -55,19 +74,14 @@ class LineWriter:
             self.lost += 1
             self.failing = True
 
-    debug = info
-
-    def error(self, line: bytes) -> None:
-        """Write a line that somebody should see soon."""
-        self.info(line)
-        self.flush()
-
     def flush(self) -> None:
         """Pass on what is waiting."""
+        self.waits.clear()
         try:
             self._stream.flush()
         except (OSError, ValueError):
             self.failing = True
+            self.waits.set()
 
     warning = warn = exception = critical = fatal = error
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from ext_proc.core.filters import is_unseen
 from ext_proc.core.model import Ending, IndexMode, Prediction
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops import families
@@ -63,8 +64,11 @@ class Metrics(NoObserver):
             labels = (decision.strategy, OTHER)
         counts[labels] += 1
         self.decision_seconds.observe(seconds)
-        if decision.request.unhashed is not None:
-            self._unhashed.counts[(decision.request.unhashed,)] += 1
+        request = decision.request
+        if request.unhashed is not None:
+            self._unhashed.counts[(request.unhashed,)] += 1
+        if request.model is None and is_unseen(request):
+            self.tallies[families.MODELS_UNSEEN].add(())
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """Count the refusal by its reason."""
@@ -115,6 +119,10 @@ class Metrics(NoObserver):
     def probed(self, result: str) -> None:
         """Count an active probe by what it found."""
         self._probes.counts[(result,)] += 1
+
+    def wake_called(self, result: str) -> None:
+        """Count a call that was to wake an engine by what came of it."""
+        self.tallies[families.WAKE_CALLS].add((result,))
 
     @property
     def reload_success(self) -> bool:

@@ -73,6 +73,7 @@ class Driver:
         self._subscriptions: dict[SimSequence, _Subscription] = {}
         self._last_token: dict[SimSequence, float] = {}
         self._timer: asyncio.Handle | None = None
+        self._paused = False
 
     @property
     def instant(self) -> bool:
@@ -96,7 +97,7 @@ class Driver:
         if not self.scheduler.submit(sequence, now):
             return False
         self._subscriptions[sequence] = _Subscription(inbox, place, reason)
-        if self._timer is None:
+        if self._timer is None and not self._paused:
             # Not at once: requests that arrive together share the first step.
             self._timer = loop.call_soon(self._begin)
         return True
@@ -113,6 +114,17 @@ class Driver:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def pause(self) -> None:
+        """Let nothing go on, nor begin, until `go_on`; the step under way is lost."""
+        self.stop()
+        self._paused = True
+
+    def go_on(self) -> None:
+        """Go on where `pause` stopped."""
+        self._paused = False
+        if self._timer is None and self._subscriptions:
+            self._timer = asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
         self._plan(asyncio.get_running_loop().time())

@@ -24,6 +24,7 @@ from ext_proc.sim.options import DEFAULT_MODEL, FEATURES, EngineOptions
 from ext_proc.sim.request_log import RequestLog
 from ext_proc.sim.scheduler import PRESETS, Scheduler
 from ext_proc.sim.server import EngineServer
+from ext_proc.sim.slumber import Slumber
 
 __all__ = ["EngineOptions", "SimEngine", "add_arguments", "run"]
 
@@ -39,13 +40,15 @@ class SimEngine:
     def __init__(self, options: EngineOptions | None = None) -> None:
         self.options = options or EngineOptions()
         self.scheduler = Scheduler(PRESETS[self.options.preset], self.options.limits)
-        self.metrics = MetricsPage(self.scheduler, self.options.models[0])
+        self.slumber = Slumber()
+        told = None if "sleep-metric" in self.options.without else self.slumber
+        self.metrics = MetricsPage(self.scheduler, self.options.models[0], told)
         self.driver = Driver(self.scheduler, self.options.speed, self.metrics)
         # Reproducible on purpose: it decides which requests a fault hits.
         self.faults = FaultBook(random.Random(self.options.seed))  # noqa: S311
         self.log = RequestLog(self.options.record)
         self._admin = Admin(self.driver, self.metrics, self.faults, self.log)
-        self._server = EngineServer(self.options, self._admin)
+        self._server = EngineServer(self.options, self._admin, self.slumber)
         self._stack = AsyncExitStack()
         self._runner: web.ServerRunner | None = None
         self._site: web.TCPSite | None = None

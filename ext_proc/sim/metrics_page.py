@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from ext_proc.sim.scheduler import Scheduler, SimSequence
+from ext_proc.sim.slumber import Slumber
 
 FIRST_TOKEN_BUCKETS: Final = (
     0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 20.0, 40.0,
@@ -54,7 +55,8 @@ class Histogram:
 class MetricsPage(Collector):
     """Observes sequences and renders vLLM's metrics from what it saw and from the scheduler's state."""
 
-    def __init__(self, scheduler: Scheduler, model_name: str) -> None:
+    def __init__(self, scheduler: Scheduler, model_name: str, slumber: Slumber | None = None) -> None:
+        self.slumber = slumber
         self._scheduler = scheduler
         self._labels = ["0", model_name]
         self._started = time.time()
@@ -113,6 +115,8 @@ class MetricsPage(Collector):
         running, waiting = len(self._scheduler.running), len(self._scheduler.waiting)
         yield self._gauge("vllm:num_requests_running", "Requests in the batch.", running)
         yield self._gauge("vllm:num_requests_waiting", "Requests in the queue.", waiting)
+        if self.slumber is not None:
+            yield self._sleep_state(self.slumber)
         usage = cache.used / cache.capacity
         yield self._gauge("vllm:kv_cache_usage_perc", "KV memory in use; 1 is all of it.", usage)
         config = {
@@ -123,6 +127,13 @@ class MetricsPage(Collector):
         }
         yield self._gauge("vllm:cache_config_info", "How the KV cache is configured.", 1, config)
         yield GaugeMetricFamily("process_start_time_seconds", "Unix time of the start.", self._started)
+
+    def _sleep_state(self, slumber: Slumber) -> Metric:
+        help_text = "Whether the engine sleeps: 1 for the state that it is in, 0 for the others."
+        family = GaugeMetricFamily("vllm:engine_sleep_state", help_text, labels=[*_LABELS, "sleep_state"])
+        for state, value in slumber.states().items():
+            family.add_metric([*self._labels, state], value)
+        return family
 
     def _counters(self) -> Iterator[Metric]:
         statistics = self._scheduler.statistics

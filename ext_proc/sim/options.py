@@ -10,7 +10,7 @@ from ext_proc.sim.scheduler import PRESETS, Limits
 
 DEFAULT_MODEL = "sim-model"
 DEFAULT_CONTEXT = 131_072
-FEATURES = ("metrics", "models", "tokenize", "usage-details")
+FEATURES = ("metrics", "models", "tokenize", "usage-details", "sleep-mode", "sleep-metric")
 """What engines have or not, by version and by how they were started."""
 
 

@@ -25,6 +25,7 @@ from ext_proc.sim.openai_shapes import ChatShape, CompletionShape, GenerateShape
 from ext_proc.sim.options import EngineOptions
 from ext_proc.sim.responses_shape import ResponseShape
 from ext_proc.sim.shapes import Context, Document, Shape, put_usage
+from ext_proc.sim.slumber import Slumber
 from ext_proc.sim.templates import render_anthropic
 
 SHAPES: Final[Mapping[str, Callable[[Context], Shape]]] = {
@@ -44,7 +45,8 @@ _Pooling = Callable[["EngineServer", Document, str], Awaitable[Document]]
 class EngineServer:
     """Answers requests; an aiohttp low-level handler."""
 
-    def __init__(self, options: EngineOptions, admin: Admin) -> None:
+    def __init__(self, options: EngineOptions, admin: Admin, slumber: Slumber) -> None:
+        self.slumber = slumber
         self.options = options
         self.admin = admin
         self.driver = admin.driver
@@ -93,9 +95,30 @@ class EngineServer:
             context_id = _context_id(request.headers.get("x-request-id", ""))
             self._check_model(data)
             if path in SHAPES:
+                await self.slumber.over()
                 return await self._generate(request, path, data, context_id, faults)
             return self._json(await _POOLING[path](self, data, context_id))
+        if method == "POST" and path in {"/sleep", "/wake_up"}:
+            return await self._turn_in(request)
         return self._lookup(method, path)
+
+    async def _turn_in(self, request: web.BaseRequest) -> web.Response:
+        """`/sleep` and `/wake_up` of vLLM's development mode; what runs stands still meanwhile."""
+        if request.path == "/sleep":
+            if self.slumber.sleep(request.query.get("level", "1")):
+                self.driver.scheduler.cache.clear()
+            self.driver.pause()
+            return web.Response(headers=self._headers())
+        if self.slumber.wakes_in:
+            await asyncio.sleep(self.slumber.wakes_in)
+        self.slumber.wake(request.query.getall("tags", []))
+        if not self.slumber.is_sleeping:
+            self.driver.go_on()
+        return web.Response(headers=self._headers())
+
+    def is_sleeping(self) -> web.Response:
+        """`/is_sleeping`."""
+        return self._json({"is_sleeping": self.slumber.is_sleeping})
 
     async def _strike(self, request: web.BaseRequest, faults: Faults) -> None:
         if faults.stall and faults.stall_after is None:
@@ -230,6 +253,7 @@ class EngineServer:
         return {"input_tokens": tokens.count_tokens(render_anthropic(data))}
 
     async def _pool(self, data: Document, prompts: tuple[bytes, ...]) -> None:
+        await self.slumber.over()
         for prompt in prompts:
             check_length(tokens.count_tokens(prompt), 0, self.options.context_limit)
         await pool(self.driver, prompts, data["model"], self.options.retry_after)
@@ -270,7 +294,14 @@ def _put_bare_usage(document: Document, usage: Document) -> Document:
     return put_usage(document, usage | {"prompt_tokens_details": None} if "prompt_tokens" in usage else usage)
 
 
-_FEATURES: Final[Mapping[str, str]] = {"/metrics": "metrics", "/v1/models": "models", "/tokenize": "tokenize"}
+_FEATURES: Final[Mapping[str, str]] = {
+    "/metrics": "metrics",
+    "/v1/models": "models",
+    "/tokenize": "tokenize",
+    "/sleep": "sleep-mode",
+    "/wake_up": "sleep-mode",
+    "/is_sleeping": "sleep-mode",
+}
 _GET: Final = frozenset({"GET", "HEAD"})
 _ANY: Final = frozenset({"GET", "HEAD", "POST"})
 _LOOKUPS: Final[Mapping[str, tuple[frozenset[str], Callable[[EngineServer], web.Response]]]] = {
@@ -278,6 +309,7 @@ _LOOKUPS: Final[Mapping[str, tuple[frozenset[str], Callable[[EngineServer], web.
     "/metrics": (_GET, EngineServer.metrics),
     "/version": (_GET, EngineServer.version),
     "/health": (_GET, EngineServer.healthy),
+    "/is_sleeping": (_GET, EngineServer.is_sleeping),
     "/ping": (_ANY, EngineServer.healthy),
     "/reset_prefix_cache": (frozenset({"POST"}), EngineServer.reset_cache),
 }

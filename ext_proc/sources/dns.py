@@ -233,7 +233,7 @@ class HostNames:
 
     def _chosen(self, found: Iterable[str], before: Collection[str]) -> tuple[str, ...]:
         """Return those of the addresses that the settings ask for, in order."""
-        known = sorted(map(ipaddress.ip_address, filter(_is_everywhere, found)), key=lambda ip: (ip.version, int(ip)))
+        known = sorted(map(ipaddress.ip_address, filter(_is_usable, found)), key=lambda ip: (ip.version, int(ip)))
         family = self._config.family
         versions = {"ipv4": {4}, "ipv6": {6}}.get(family, {4, 6})
         if family == "auto" and known:
@@ -255,6 +255,6 @@ def _host_of(spec: EndpointSpec) -> str | None:
     return host if addresses.is_host_name(host) else None
 
 
-def _is_everywhere(text: str) -> bool:
-    """Whether an address means the same everywhere: one with a zone does not."""
-    return "%" not in text
+def _is_usable(text: str) -> bool:
+    """Whether an address means one host everywhere: not with a zone, and not 0.0.0.0, by which names are blocked."""
+    return "%" not in text and addresses.is_one_host(text)

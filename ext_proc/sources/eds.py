@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ext_proc.core.model import Endpoint
-    from ext_proc.core.pool import Snapshot
+    from ext_proc.core.snapshot import Snapshot
 
 TYPE_URL = "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment"
 MODE = 0o644

@@ -13,6 +13,7 @@ import msgspec
 from ext_proc.core.model import Endpoint
 from ext_proc.core.prompts.token_question import TokenQuestion
 from ext_proc.sources.api_keys import NO_HEADERS, ApiKeys
+from ext_proc.sources.bounded import read_bounded
 from ext_proc.sources.tokenizing import TokenizeError
 
 PATH: Final = "/tokenize"
@@ -107,7 +108,7 @@ async def fetch_tokens(
                 raise TokenizeError("rejected")
             if response.status != HTTPStatus.OK:
                 raise TokenizeError(f"http_{response.status}")
-            return _read(await _read_bounded(response))
+            return _read(await read_bounded(response, MAX_BYTES, TokenizeError("too_large")))
     except TimeoutError as error:
         raise TokenizeError("timeout") from error
     except (aiohttp.ClientError, OSError) as error:
@@ -119,12 +120,3 @@ def _read(body: bytes) -> list[int]:
         return _DECODER.decode(body).tokens
     except (ValueError, RecursionError) as error:
         raise TokenizeError("no_tokens") from error
-
-
-async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > MAX_BYTES:
-            raise TokenizeError("too_large")
-    return bytes(body)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import stat
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
@@ -84,13 +85,21 @@ class FileWatcher(Generic[_T]):
 
     async def run(self) -> None:
         """Look at the file until cancelled; no fault of the file or of a callback ends this."""
-        while True:
-            try:
-                await self._look()
-            except Exception as error:  # noqa: BLE001 - a watch that ends would go unnoticed until the next edit
-                with contextlib.suppress(Exception):
-                    self._fail(error)
-            await asyncio.sleep(self._interval)
+        changed = asyncio.Event()
+        sentry = _Sentry(self.path, self._interval, asyncio.get_running_loop(), changed)
+        sentry.start()
+        try:
+            while True:
+                try:
+                    await self._look()
+                except Exception as error:  # noqa: BLE001 - a watch that ends would go unnoticed until the next edit
+                    with contextlib.suppress(Exception):
+                        self._fail(error)
+                sentry.known = self._stamp
+                changed.clear()
+                await changed.wait()
+        finally:
+            sentry.over.set()
 
     async def _look(self) -> None:
         # In a thread: a file system that hangs, or a long parse, must not hold up requests.
@@ -145,6 +154,34 @@ class FileWatcher(Generic[_T]):
     def _fail(self, error: Exception) -> None:
         self.error = error
         self._on_error(error)
+
+
+class _Sentry(threading.Thread):
+    """Looks at a file again and again, in a thread of its own: the event loop is woken by a change alone.
+
+    It is not waited for in the end: a file system that hangs would hold up everything.
+
+    Attributes:
+        known: the state that is no change.
+        over: ends it once it is set.
+    """
+
+    def __init__(self, path: Path, interval: float, loop: asyncio.AbstractEventLoop, changed: asyncio.Event) -> None:
+        super().__init__(name=f"watch {path.name}", daemon=True)
+        self.known: _Stamp = _UNREAD
+        self.over = threading.Event()
+        self._path = path
+        self._interval = interval
+        self._loop = loop
+        self._changed = changed
+
+    def run(self) -> None:
+        """Look until it is over."""
+        while not self.over.wait(self._interval):
+            if _stamp_of(self._path) == self.known:
+                continue
+            with contextlib.suppress(RuntimeError):  # the event loop was closed meanwhile
+                self._loop.call_soon_threadsafe(self._changed.set)
 
 
 def _stamp_of(path: Path) -> _Stamp:

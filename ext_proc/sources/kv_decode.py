@@ -21,6 +21,9 @@ LARGEST_PAYLOAD = 4 * 1024 * 1024
 
 _ELSEWHERE = "REMOTE"
 _HASH_TYPES = frozenset({int, bytes})
+_NO_ADAPTER = (None, 0)
+"""Engines number adapters from 1; some relays write 0 for the base model."""
+
 _RANKS = ("data_parallel_rank", "attn_dp_rank")
 _decode = msgspec.msgpack.Decoder().decode
 _encode = msgspec.msgpack.Encoder().encode
@@ -106,8 +109,9 @@ def _stored(told: Stored) -> BlocksStored:
     hashes, size, parent = _hashes(told.block_hashes), told.block_size, told.parent_block_hash
     if type(size) is not int or size < 1 or not (parent is None or type(parent) in _HASH_TYPES):
         raise _SkippedError("malformed")
+    ids: Any = told.token_ids
     try:
-        tokens = array("I", told.token_ids or ())
+        tokens = array("I", ids if isinstance(ids, list) else ())  # bytes would be read as the ids' own bytes
     except (OverflowError, TypeError, ValueError):
         raise _SkippedError("tokens") from None
     if len(tokens) != len(hashes) * size:
@@ -116,7 +120,7 @@ def _stored(told: Stored) -> BlocksStored:
     extra = told.lora_name
     salt = _text(extra.get("cache_salt")) if isinstance(extra, dict) else _text(told.cache_salt)
     adapter = _text(extra)
-    if not adapter and told.lora_id is not None:
+    if not adapter and told.lora_id not in _NO_ADAPTER:
         adapter = f"lora_id {told.lora_id}"  # no request says so, but the base model's blocks stay apart
     keys: Sequence[bytes] = ()
     if told.extra_keys:

@@ -16,13 +16,15 @@ import zmq.asyncio
 from ext_proc.config import Config, PoolConfig
 from ext_proc.core.kv_state import PublisherState
 from ext_proc.core.model import Endpoint
-from ext_proc.core.pool import Registry, Snapshot
+from ext_proc.core.pool import Registry
 from ext_proc.core.resident_index import ResidentIndex
+from ext_proc.core.snapshot import Snapshot
 from ext_proc.sources.kv_publishers import Publishers, publishers
 from ext_proc.sources.kv_reader import KvReader, Listener
+from ext_proc.sources.watches import NOTICE_S, Watches
 
-NOTICE_S = 0.1
-"""Time between two looks for endpoints that came or went."""
+LOOK_S = 0.5
+"""Time between two looks for endpoints that have become silent, while none is suspected of it."""
 
 SILENCE_S = 30.0
 """An engine that has been at work for so long must have told of it."""
@@ -59,28 +61,29 @@ class KvEventListener:
         listener: Listener,
         changed: Callable[[Endpoint, str], None],
     ) -> None:
-        self._registry = registry
         self._resident = resident
         self._is_busy = is_busy
         self._listener = listener
         self._changed = changed
-        self._watches: dict[int, _Watch] = {}
+        self._watches: Watches[tuple[Endpoint, Publishers], _Watch] = Watches(
+            registry, self._wanted, lambda watch, asked: watch.source == asked[1], self._ended
+        )
         self._turn = asyncio.Lock()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Go by another configuration."""
         self._pools: Mapping[str, PoolConfig] = config.pools
-        self._seen: Snapshot | None = None
+        self._watches.reconsider()
 
     def silence(self, endpoint: Endpoint, now: float) -> float | None:
         """Return the seconds since an endpoint sent events, or since it is listened to; None if it is not."""
-        watch = self._watches.get(endpoint.generation)
+        watch = self._watches.of(endpoint)
         return None if watch is None else max(now - watch.heard_at, 0.0)
 
     def states(self, endpoint: Endpoint, now: float) -> tuple[PublisherState, ...]:
         """Tell how listening to each publisher of an endpoint goes; none if it is not listened to."""
-        watch = self._watches.get(endpoint.generation)
+        watch = self._watches.of(endpoint)
         return () if watch is None else tuple(reader.state(now) for reader in watch.readers)
 
     @property
@@ -91,36 +94,11 @@ class KvEventListener:
     async def run(self) -> None:
         """Follow the registry until cancelled; no engine can end this."""
         with zmq.asyncio.Context() as context:
-            try:
-                while True:
-                    self._follow_registry(context)
-                    self._look_for_silence(time.monotonic())
-                    self._resident.tidy(_TIDY)
-                    await asyncio.sleep(NOTICE_S)
-            finally:
-                tasks = [task for watch in list(self._watches.values()) for task in self._end(watch)]
-                self._watches.clear()
-                self._seen = None
-                await asyncio.gather(*tasks, return_exceptions=True)
+            await self._watches.run(lambda asked: self._begin(context, *asked), self._tend)
 
-    def _follow_registry(self, context: zmq.asyncio.Context) -> None:
-        snapshot = self._registry.snapshot
-        if snapshot is self._seen:
-            return
-        self._seen = snapshot
-        wanted: dict[int, tuple[Endpoint, Publishers]] = {}
-        for endpoint in snapshot.endpoints:
-            source = publishers(endpoint, self._pools.get(endpoint.pool))
-            if source is not None:
-                wanted[endpoint.generation] = endpoint, source
-        # All that go first: their slots may be in use again.
-        for generation, watch in list(self._watches.items()):
-            if generation not in wanted or wanted[generation][1] != watch.source:
-                self._end(watch)
-                del self._watches[generation]
-        for generation, (endpoint, source) in wanted.items():
-            if generation not in self._watches:
-                self._watches[generation] = self._begin(context, endpoint, source)
+    def _wanted(self, snapshot: Snapshot) -> dict[int, tuple[Endpoint, Publishers]]:
+        found = ((endpoint, publishers(endpoint, self._pools.get(endpoint.pool))) for endpoint in snapshot.endpoints)
+        return {endpoint.generation: (endpoint, source) for endpoint, source in found if source is not None}
 
     def _begin(self, context: zmq.asyncio.Context, endpoint: Endpoint, source: Publishers) -> _Watch:
         watch = _Watch(endpoint, source)
@@ -131,11 +109,15 @@ class KvEventListener:
             watch.tasks.append(asyncio.create_task(reader.run()))
         return watch
 
-    def _end(self, watch: _Watch) -> list[asyncio.Task[None]]:
+    def _ended(self, watch: _Watch) -> None:
         self._resident.remove(watch.endpoint.slot)
-        for task in watch.tasks:
-            task.cancel()
-        return watch.tasks
+
+    def _tend(self) -> float | None:
+        """Look for endpoints that are silent, and free memory; returns when to do so again."""
+        self._look_for_silence(time.monotonic())
+        if self._resident.tidy(_TIDY) or any(watch.is_suspect for watch in self._watches.values()):
+            return NOTICE_S
+        return LOOK_S if self._watches else None
 
     def _look_for_silence(self, now: float) -> None:
         for watch in self._watches.values():
@@ -170,6 +152,12 @@ class _Watch:
     def is_waiting(self) -> bool:
         """Whether an answer to a question for lost messages is awaited."""
         return any(reader.feed.is_waiting for reader in self.readers)
+
+    @property
+    def is_suspect(self) -> bool:
+        """Whether something is wrong, or will be if nothing is heard soon."""
+        is_late = self.busy_at is not None and not self.is_heard
+        return bool(self.problem) or is_late or any(reader.cut_at is not None for reader in self.readers)
 
     def mistrust_cut(self, now: float) -> bool:
         """Believe no publisher that has not been connected any more for too long; return whether there is one."""

@@ -15,6 +15,7 @@ from ext_proc.core.kv_events import Batch
 from ext_proc.core.kv_feed import KvFeed
 from ext_proc.core.kv_state import Disbelief, PublisherState
 from ext_proc.sources.kv_decode import UndecodableError, decode
+from ext_proc.sources.kv_recent import Recent, beginning
 from ext_proc.sources.kv_sockets import direct_of, happened, monitored, new_socket
 
 TURN_S = 0.002
@@ -29,7 +30,6 @@ REPLAY_S = 20.0
 """Longest time without an answer, which an engine looks for every 0.1 s, and for all of them."""
 
 _NUMBER_BYTES = 8
-_REMEMBERED = 256
 _END = b"\xff" * _NUMBER_BYTES
 _LIVE_FRAMES = 3
 _REPLAY_FRAMES = (2, 3)
@@ -60,7 +60,7 @@ class _Newest(NamedTuple):
     @classmethod
     def of(cls, number: int, payload: bytes) -> _Newest:
         """Remember a message."""
-        return cls(number, payload[:_REMEMBERED])
+        return cls(number, beginning(payload))
 
 
 class _Answer(enum.Enum):
@@ -111,6 +111,7 @@ class KvReader:
         self._asked_at = -COOL_DOWN_S
         self._newest: _Newest | None = None
         self._expected: _Newest | None = None
+        self._recent = Recent()
         self._messages = self._gaps = self._restarts = 0
         self._heard_at: float | None = None
         self._lag: float | None = None
@@ -176,6 +177,7 @@ class KvReader:
         self.is_connected = zmq.EVENT_DISCONNECTED not in happened
         self.cut_at = None if self.is_connected else time.monotonic()
         if not self.is_connected:
+            self._recent.clear()
             self.feed.reconnected(can_ask=self._replay_address is not None)
         elif self._replay_address is not None:
             await self._catch_up(self._replay_address)
@@ -210,7 +212,9 @@ class KvReader:
             except zmq.Again:
                 return None
             read = self._parse(frames, (_LIVE_FRAMES,))
-            if read is not None:
+            if read is not None and self._recent.has(read[0], read[1].at, frames[-1]):
+                self._drop("repeated")
+            elif read is not None:
                 number, batch = read
                 self._heard()
                 self._heard_at = time.monotonic()
@@ -231,7 +235,10 @@ class KvReader:
         if len(written) != _NUMBER_BYTES:
             self._drop("number")
             return None
-        number = int.from_bytes(written, "big")
+        number = int.from_bytes(written, "big", signed=True)
+        if number < 0:  # the end mark, where no end can be, or nonsense that would make all that follows look old
+            self._drop("number")
+            return None
         try:
             return number, decode(payload)
         except UndecodableError as error:
@@ -247,6 +254,7 @@ class KvReader:
         self._listener.kv_recovery("restart")
 
     def _receive(self, number: int, batch: Batch, payload: bytes) -> None:
+        self._recent.note(number, batch.at, payload)
         self._newest = _Newest.of(number, payload)
         self._messages += 1
         self._lag = None if batch.at is None else max(time.time() - batch.at, 0.0)

@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import random
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import aiohttp
 import msgspec
 
 from ext_proc.core.errors import KvpickerError
+from ext_proc.core.prompts.jsonbody import short
+from ext_proc.sources.api_keys import NO_HEADERS, ApiKeys
+from ext_proc.sources.bounded import read_bounded
+from ext_proc.sources.watches import Watches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from ext_proc.core.model import Endpoint
-    from ext_proc.core.pool import Change, Registry, Snapshot
-from ext_proc.sources.api_keys import NO_HEADERS, ApiKeys
+    from ext_proc.core.pool import Change, Registry
+    from ext_proc.core.snapshot import Snapshot
 
 TIMEOUT_S = 2.0
 MAX_BYTES = 1024 * 1024
@@ -29,8 +33,6 @@ LAST_RETRY_S = 2.5
 """Cap of the doubling wait after failures: with the time limit, an engine that comes back is known in five seconds."""
 
 CONCURRENCY = 16
-NOTICE_S = 0.1
-"""Time between two looks for endpoints that came or went."""
 
 
 class ListingError(KvpickerError):
@@ -108,7 +110,7 @@ async def fetch_listing(
         ) as response:
             if response.status != HTTPStatus.OK:
                 raise ListingError(f"http_{response.status}")
-            return read_listing(await _read_bounded(response))
+            return read_listing(await read_bounded(response, MAX_BYTES, ListingError("too_large")))
     except TimeoutError as error:
         raise ListingError("timeout") from error
     except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -154,33 +156,11 @@ class ModelLearner:
         self._timeout_s = timeout_s
         self._refresh_s = refresh_s
         self._turns = asyncio.Semaphore(concurrency)
-        self._seen: Snapshot | None = None
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._watches: Watches[Endpoint, _Watch] = Watches(registry, _wanted, lambda _watch, _endpoint: True)
 
     async def run(self) -> None:
         """Follow the registry until cancelled; no engine and no callback can end this."""
-        try:
-            while True:
-                self._follow_registry()
-                await asyncio.sleep(NOTICE_S)
-        finally:
-            tasks = list(self._tasks.values())
-            self._tasks.clear()
-            self._seen = None
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    def _follow_registry(self) -> None:
-        snapshot = self._registry.snapshot
-        if snapshot is self._seen:
-            return
-        self._seen = snapshot
-        wanted = {endpoint.generation: endpoint for endpoint in snapshot.undeclared}
-        for generation in self._tasks.keys() - wanted.keys():
-            self._tasks.pop(generation).cancel()
-        for generation in wanted.keys() - self._tasks.keys():
-            self._tasks[generation] = asyncio.create_task(self._follow(wanted[generation]))
+        await self._watches.run(lambda endpoint: _Watch((asyncio.create_task(self._follow(endpoint)),)))
 
     async def _follow(self, endpoint: Endpoint) -> None:
         failures = 0
@@ -214,19 +194,21 @@ class ModelLearner:
         return min(LAST_RETRY_S, longest) * self._rng.uniform(0.5, 1.0)
 
 
+class _Watch(NamedTuple):
+    """One endpoint under observation."""
+
+    tasks: tuple[asyncio.Task[None], ...]
+
+
+def _wanted(snapshot: Snapshot) -> dict[int, Endpoint]:
+    return {endpoint.generation: endpoint for endpoint in snapshot.undeclared}
+
+
 def _entry(entry: Any) -> tuple[str, str, bool]:
     """Return name, root and whether it is an adapter; an empty name for an entry that names no model."""
     name = entry.get("id") if isinstance(entry, dict) else None
     if not isinstance(name, str):
         return "", "", False
     root = entry.get("root")
-    return name, root if isinstance(root, str) and root else name, bool(entry.get("parent"))
-
-
-async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
-    body = bytearray()
-    async for chunk in response.content.iter_any():
-        body += chunk
-        if len(body) > MAX_BYTES:
-            raise ListingError("too_large")
-    return bytes(body)
+    # As the name is kept that a request asks for.
+    return short(name), root if isinstance(root, str) and root else name, bool(entry.get("parent"))

@@ -16,6 +16,7 @@ from ext_proc.sources.replacing import replace_file
 VERSION = 1
 MODE = 0o600
 MOST_ORDERS = 10_000
+MOST_MODELS = 32
 MOST_BYTES = 8 * 1024 * 1024
 ASIDE = ".unusable"
 """What the name of a file ends in that was set aside."""
@@ -25,12 +26,21 @@ LONGEST_S = 366 * 86_400.0
 
 
 class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One order as it stands in the file; `until` is the deadline of a drain in Unix seconds."""
+    """One order as it stands in the file.
+
+    Attributes:
+        address: of the endpoint.
+        pool: that it belongs to.
+        stage: where it was ordered to stand.
+        until: the deadline of a drain, Unix seconds.
+        models: that it served, by which it is known again; empty where they were not known, or too many.
+    """
 
     address: Annotated[str, Meta(min_length=1, max_length=1_024)]
     pool: Annotated[str, Meta(min_length=1, max_length=256)]
     stage: Literal["cordoned", "draining", "drained"]
     until: float | None = None
+    models: Annotated[list[str], Meta(max_length=MOST_MODELS)] = []
 
 
 class Content(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -110,13 +120,14 @@ class OrdersFile:
 
     def _order(self, entry: Entry) -> Order:
         if entry.stage != "draining":
-            return Order(entry.address, entry.pool, Stage(entry.stage))
+            return Order(entry.address, entry.pool, Stage(entry.stage), None, frozenset(entry.models))
         left = 0.0 if entry.until is None else min(max(entry.until - self._wall_clock(), 0.0), LONGEST_S)
-        return Order(entry.address, entry.pool, Stage.DRAINING, self._clock() + left)
+        return Order(entry.address, entry.pool, Stage.DRAINING, self._clock() + left, frozenset(entry.models))
 
     def _entry(self, order: Order) -> Entry:
         until = None if order.deadline is None else round(self._wall_clock() + order.deadline - self._clock(), 3)
         stage: Literal["cordoned", "draining", "drained"] = "cordoned"
         if order.stage is not Stage.CORDONED:
             stage = "draining" if order.stage is Stage.DRAINING else "drained"
-        return Entry(address=order.address, pool=order.pool, stage=stage, until=until)
+        models = sorted(order.models) if len(order.models) <= MOST_MODELS else []
+        return Entry(address=order.address, pool=order.pool, stage=stage, until=until, models=models)

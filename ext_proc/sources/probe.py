@@ -6,24 +6,30 @@ import asyncio
 import contextlib
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import aiohttp
+import msgspec
 
 from ext_proc.config import Config, ProbesConfig
 from ext_proc.core.health_states import SERVING, HealthState, Verdict
 from ext_proc.core.model import Endpoint
-from ext_proc.core.pool import Registry, Snapshot
+from ext_proc.core.pool import Registry
+from ext_proc.core.snapshot import Snapshot
 from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe_ask import Finding, ask_generation, ask_health, open_session
 from ext_proc.sources.probe_rules import path_of
-from ext_proc.sources.watches import keep_watching
+from ext_proc.sources.sleep_ask import NoSleepModeError, ask_sleep
+from ext_proc.sources.watches import Watches
 
 LEAST_PAUSE_S = 0.25
 """Time between two probes of an engine, however much there is against it."""
 
 CONCURRENCY = 256
+
+SLEEPS = "vllm"
+"""The engine that can sleep."""
 
 
 class Listener(Protocol):
@@ -43,6 +49,7 @@ class Prober:
         engine: what answers at an endpoint; an empty name where that is not known.
         listener: hears what comes of it.
         keys: the API keys of the engines; None where they want none.
+        believed: whether an engine sleeps; None where nothing else says so and it has to be asked.
         rng: spreads the probes, so that many engines are not asked at one moment.
     """
 
@@ -55,31 +62,32 @@ class Prober:
         engine: Callable[[Endpoint], str],
         listener: Listener,
         keys: ApiKeys | None = None,
+        believed: Callable[[Endpoint], bool | None] = lambda _endpoint: False,
         rng: random.Random | None = None,
     ) -> None:
-        self._registry = registry
         self._state = state
         self._engine = engine
         self._listener = listener
+        self._believed = believed
         self._keys = keys or ApiKeys()
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
         self._turns = asyncio.Semaphore(CONCURRENCY)
-        self._seen: Snapshot | None = None
-        self._watches: dict[int, _Watch] = {}
+        self._watches: Watches[Endpoint, _Watch] = Watches(registry, self._wanted, _Watch.goes_on)
         self._able_at = time.monotonic()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
         """Go by another configuration from the next probe on."""
         self._settings: ProbesConfig = config.health.probes
-        self._seen = None
+        self._watches.reconsider()
         for watch in self._watches.values():
             watch.wake.set()
 
     def hurry(self, endpoint: Endpoint) -> None:
         """Probe an endpoint now rather than at its next turn."""
-        watch = self._watches.get(endpoint.generation)
+        watch = self._watches.of(endpoint)
         if watch is not None:
+            watch.is_doubted = True
             watch.wake.set()
 
     def is_degraded(self, now: float) -> bool:
@@ -90,37 +98,25 @@ class Prober:
 
     async def run(self) -> None:
         """Follow the registry until cancelled; no engine and no listener can end this."""
-        try:
-            await keep_watching(open_session(), self._follow_registry, self._watches)
-        finally:
-            self._seen = None
+        async with open_session() as session:
+            await self._watches.run(lambda endpoint: self._begin(session, endpoint))
 
-    def _follow_registry(self, session: aiohttp.ClientSession) -> None:
-        snapshot = self._registry.snapshot
-        if snapshot is self._seen:
-            return
-        self._seen = snapshot
+    def _wanted(self, snapshot: Snapshot) -> dict[int, Endpoint]:
         if not self._watches:
             self._able_at = time.monotonic()
-        wanted = {endpoint.generation: endpoint for endpoint in snapshot.endpoints if self._settings.enabled}
-        for generation in self._watches.keys() - wanted.keys():
-            watch = self._watches.pop(generation)
-            if watch.task is not None:
-                watch.task.cancel()
-        for generation, endpoint in wanted.items():
-            known = self._watches.get(generation)
-            if known is not None:
-                known.endpoint = endpoint
-                continue
-            watch = self._watches[generation] = _Watch(endpoint)
-            watch.task = asyncio.create_task(self._keep_probing(session, watch))
+        return {endpoint.generation: endpoint for endpoint in snapshot.endpoints if self._settings.enabled}
+
+    def _begin(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> _Watch:
+        watch = _Watch(endpoint)
+        watch.tasks.append(asyncio.create_task(self._keep_probing(session, watch)))
+        return watch
 
     async def _keep_probing(self, session: aiohttp.ClientSession, watch: _Watch) -> None:
         while True:
             began = time.monotonic()
             watch.wake.clear()
             try:
-                finding = await self._probe(session, watch.endpoint)
+                finding = await self._probe(session, watch)
             except Exception:  # noqa: BLE001 - one engine's surprise must not leave it unprobed for ever
                 finding = None
             else:
@@ -132,21 +128,40 @@ class Prober:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(watch.wake.wait(), max(began + self._pause(watch) - time.monotonic(), 0.0))
 
-    async def _probe(self, session: aiohttp.ClientSession, endpoint: Endpoint) -> Finding:
-        settings, engine = self._settings, self._engine(endpoint)
+    async def _probe(self, session: aiohttp.ClientSession, watch: _Watch) -> Finding:
+        endpoint, settings = watch.endpoint, self._settings
+        engine = self._engine(endpoint)
         path = path_of(engine) if settings.path is None else f"/{settings.path.strip().lstrip('/')}"
         async with self._turns:
             headers = self._keys.headers(endpoint.pool)
             finding = await ask_health(session, endpoint, path, engine, settings.timeout_s, headers)
-            if finding.verdict is Verdict.GOOD and settings.generate:
+            asleep = await self._ask_sleep(session, watch, finding, headers) if engine == SLEEPS else None
+            believed = self._believed(endpoint) if asleep is None else asleep
+            if finding.verdict is Verdict.GOOD and settings.generate and not believed:
                 finding = await ask_generation(session, endpoint, settings.timeout_s, headers)
-        return finding
+        return msgspec.structs.replace(finding, asleep=asleep)
+
+    async def _ask_sleep(
+        self, session: aiohttp.ClientSession, watch: _Watch, finding: Finding, headers: Mapping[str, str]
+    ) -> bool | None:
+        """Ask whether an engine sleeps, if its metrics do not say, or there is some doubt about it; never in vain."""
+        if finding.verdict is Verdict.FAILED:
+            watch.has_sleep_mode = True  # it may be started in another way
+            return None
+        is_doubted, watch.is_doubted = watch.is_doubted, False
+        if not watch.has_sleep_mode or (self._believed(watch.endpoint) is False and not is_doubted):
+            return None
+        try:
+            return await ask_sleep(session, watch.endpoint, self._settings.timeout_s, headers)
+        except NoSleepModeError:
+            watch.has_sleep_mode = False
+            return None
 
     def _pause(self, watch: _Watch) -> float:
         settings = self._settings
         pause = min(settings.unwell_interval_s, settings.interval_s)
         if self._state(watch.endpoint.slot) in SERVING:
-            if watch.verdict is not Verdict.FAILED:
+            if watch.verdict is not Verdict.FAILED and not self._believed(watch.endpoint):
                 pause = settings.interval_s
         elif watch.verdict is Verdict.GOOD:  # traffic waits for it: be sure of it soon
             return LEAST_PAUSE_S
@@ -158,6 +173,13 @@ class _Watch:
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
-        self.task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
         self.wake = asyncio.Event()
         self.verdict: Verdict | None = None
+        self.is_doubted = False
+        self.has_sleep_mode = True
+
+    def goes_on(self, endpoint: Endpoint) -> bool:
+        """Go on with what is known of the endpoint now."""
+        self.endpoint = endpoint
+        return True

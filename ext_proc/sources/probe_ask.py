@@ -29,10 +29,17 @@ class LocalError(KvpickerError):
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What a probe found: its meaning, and the answer in a word."""
+    """What a probe found.
+
+    Attributes:
+        verdict: its meaning.
+        found: the answer in a word.
+        asleep: whether the engine says that it sleeps; None if it was not asked or does not say.
+    """
 
     verdict: Verdict
     found: str
+    asleep: bool | None = None
 
 
 def open_session() -> aiohttp.ClientSession:

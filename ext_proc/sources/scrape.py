@@ -16,11 +16,12 @@ from yarl import URL
 
 from ext_proc.config import Config, PoolConfig, ScrapeConfig
 from ext_proc.core.model import Endpoint, MetricsSource
-from ext_proc.core.pool import Change, Registry, Snapshot
+from ext_proc.core.pool import Change, Registry
 from ext_proc.core.signals import EngineSignals, Interval, Signals
+from ext_proc.core.snapshot import Snapshot
 from ext_proc.sources.scrape_engines import PageReader, Reading
 from ext_proc.sources.scrape_fetch import ScrapeError, fetch_page, open_session
-from ext_proc.sources.watches import keep_watching
+from ext_proc.sources.watches import Watches
 
 TURN_S = 0.05
 """Endpoints whose turns come this close together are read in one go: with code and data still in the CPU's caches a
@@ -49,6 +50,9 @@ class Listener(Protocol):
 
     def state_changed(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
         """Reading an endpoint's metrics has another problem than before, a metric label; empty if it has none."""
+
+    def sleep_told(self, endpoint: Endpoint, signals: EngineSignals) -> None:
+        """An engine told that it sleeps, or that it is awake."""
 
     def capacity_learnt(self, change: Change) -> None:
         """An engine told the size of its KV cache."""
@@ -98,8 +102,9 @@ class Scraper:
         self._is_busy = is_busy
         self._listener = listener
         self._rng = rng or random.Random()  # noqa: S311 - jitter is no secret
-        self._seen: Snapshot | None = None
-        self._watches: dict[int, _Watch] = {}
+        self._watches: Watches[tuple[Endpoint, MetricsSource], _Watch] = Watches(
+            registry, self._wanted, lambda watch, asked: watch.source == asked[1]
+        )
         self.configure(config, token)
 
     def configure(self, config: Config, token: str | None) -> None:
@@ -109,11 +114,11 @@ class Scraper:
         self._patience = aiohttp.ClientTimeout(total=2 * config.scrape.interval_s)
         self._token = token
         self._signals.fresh = config.scrape.fresh_s
-        self._seen = None
+        self._watches.reconsider()
 
     def status(self, endpoint: Endpoint) -> ScrapeStatus:
         """Return how reading an endpoint's metrics goes."""
-        watch = self._watches.get(endpoint.generation)
+        watch = self._watches.of(endpoint)
         return ScrapeStatus() if watch is None else ScrapeStatus(watch.engine, watch.problem)
 
     def is_degraded(self, now: float) -> bool:
@@ -125,29 +130,13 @@ class Scraper:
 
     async def run(self) -> None:
         """Follow the registry until cancelled; no engine and no listener can end this."""
-        try:
-            await keep_watching(open_session(), self._follow_registry, self._watches)
-        finally:
-            self._seen = None
+        async with open_session() as session:
+            await self._watches.run(lambda asked: self._begin(session, *asked))
 
-    def _follow_registry(self, session: aiohttp.ClientSession) -> None:
-        snapshot = self._registry.snapshot
-        if snapshot is self._seen:
-            return
-        self._seen = snapshot
-        wanted = self._wanted(snapshot)
-        for generation, watch in list(self._watches.items()):
-            if generation not in wanted and watch.task is not None:
-                watch.task.cancel()
-                del self._watches[generation]
-        for generation, (endpoint, source) in wanted.items():
-            before = self._watches.get(generation)
-            if before is not None and before.source == source:
-                continue
-            if before is not None and before.task is not None:
-                before.task.cancel()
-            watch = self._watches[generation] = _Watch(endpoint, source)
-            watch.task = asyncio.create_task(self._keep_reading(session, watch))
+    def _begin(self, session: aiohttp.ClientSession, endpoint: Endpoint, source: MetricsSource) -> _Watch:
+        watch = _Watch(endpoint, source)
+        watch.tasks.append(asyncio.create_task(self._keep_reading(session, watch)))
+        return watch
 
     def _wanted(self, snapshot: Snapshot) -> dict[int, tuple[Endpoint, MetricsSource]]:
         if not self._settings.enabled:
@@ -195,6 +184,8 @@ class Scraper:
         if self._is_busy(endpoint.slot) or signals.running or signals.waiting:
             watch.busy_at = now
         interval = self._signals.note(endpoint.slot, signals)
+        if signals.asleep is not None:
+            self._listener.sleep_told(endpoint, signals)
         if signals.kv_tokens is not None:
             change = self._registry.learn_capacity(endpoint.address, endpoint.generation, signals.kv_tokens)
             if change is not None:
@@ -227,7 +218,7 @@ class _Watch:
         self.endpoint = endpoint
         self.source = source
         self.reader = PageReader(source.engine)
-        self.task: asyncio.Task[None] | None = None
+        self.tasks: list[asyncio.Task[None]] = []
         self.engine = ""
         self.problem = ""
         self.failures = 0

@@ -43,6 +43,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
         ttft: sum and count of the times to the first token.
         itl: the same of the times between tokens.
         queue: the same of the times in the queue.
+        sleep: gauge per rank and state of sleep, named by the label `sleep_state`.
     """
 
     engine: str
@@ -58,6 +59,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
     ttft: tuple[tuple[Term, Term], ...] = ()
     itl: tuple[tuple[Term, Term], ...] = ()
     queue: tuple[tuple[Term, Term], ...] = ()
+    sleep: tuple[Term, ...] = ()
 
     def names(self) -> Iterator[bytes]:
         """Every name of a sample that may count."""
@@ -71,6 +73,7 @@ class Dialect(msgspec.Struct, frozen=True, kw_only=True):
             *self.ttft,
             *self.itl,
             *self.queue,
+            self.sleep,
         ):
             yield from (term.name for term in terms)
 
@@ -115,6 +118,7 @@ DIALECTS: Sequence[Dialect] = (
             b"vllm:request_time_per_output_token_seconds",
         ),
         queue=_histograms(b"vllm:request_queue_time_seconds"),
+        sleep=_terms(b"vllm:engine_sleep_state"),
     ),
     Dialect(
         engine="sglang",

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from ext_proc.core.signals import EngineSignals, Times
+from ext_proc.core.sleepers import SleepLevel
 from ext_proc.sources.scrape_dialects import DIALECTS, STARTED, Dialect, Term
 from ext_proc.sources.scrape_text import Layout, Page, Scanner, Series, labels
 
@@ -16,6 +17,9 @@ _FULL = 1.05
 
 _MOST_TOKENS = 10_000_000_000
 """More than any engine holds, and the most that can be configured."""
+
+_MOST_REQUESTS = 10_000_000
+"""More than any engine has; what says more is no number of requests."""
 
 _SHARED_RANKS = frozenset({"tp_rank", "pp_rank", "moe_ep_rank"})
 """Labels of processes that work on one batch together, each of which may report the whole of it."""
@@ -67,7 +71,7 @@ class PageReader:
             return Reading(self._configured or "", EngineSignals(at=at))
         self._reads += 1
         layout = self._layout if self._reads % _FULL_SEARCH else None
-        found = _SCANNERS[self._dialect.engine].scan(page, layout)
+        found = _SCANNERS[self._dialect.engine].scan(_with_colons(page, self._dialect), layout)
         self._layout = found.layout
         reading = _reading(self._dialect, found, at)
         if self._configured is None and all(getattr(reading.signals, name) is None for name in _LOAD):
@@ -80,7 +84,22 @@ def detect(page: bytes) -> Dialect | None:
     for dialect in DIALECTS:
         if any(page.startswith(mark) or b"\n" + mark in page for mark in dialect.marks):
             return dialect
-    return None
+    spelt = b"\n" + page
+    return next((dialect for dialect in DIALECTS if any(name in spelt for name in _spelt_otherwise(dialect))), None)
+
+
+def _spelt_otherwise(dialect: Dialect) -> list[bytes]:
+    """How lines with the load begin where a collector, or a version of SGLang, has written `_` for `:`."""
+    names = [term.name for term in (*dialect.waiting, *dialect.running) if b":" in term.name]
+    return [b"\n" + name.replace(b":", b"_") for name in names]
+
+
+def _with_colons(page: bytes, dialect: Dialect) -> bytes:
+    """Spell names as they are known here."""
+    for mark in dialect.marks:
+        if mark.endswith(b":") and mark not in page:
+            page = (b"\n" + page).replace(b"\n" + mark[:-1] + b"_", b"\n" + mark)[1:]
+    return page
 
 
 def _reading(dialect: Dialect, page: Page, at: float) -> Reading:
@@ -94,11 +113,12 @@ def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
     usage = _first(series, dialect.kv_usage)
     capacity = next((size for terms in dialect.capacity if (size := _product(series, terms))), None)
     block = _first(series, dialect.block)
+    asleep, sleep_level = _sleep(series, dialect.sleep)
     return EngineSignals(
         at=at,
         started=_number(series, STARTED),
-        waiting=_first(series, dialect.waiting),
-        running=_first(series, dialect.running),
+        waiting=_requests(series, dialect.waiting),
+        running=_requests(series, dialect.running),
         kv_usage=None if usage is None or usage > _FULL else min(usage, 1.0),
         kv_tokens=None if capacity is None or capacity > _MOST_TOKENS else int(capacity),
         block_tokens=int(block) if block and block < _MOST_TOKENS else None,
@@ -108,11 +128,44 @@ def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
         ttft=_times(series, dialect.ttft),
         itl=_times(series, dialect.itl),
         queue=_times(series, dialect.queue),
+        asleep=asleep,
+        sleep_level=sleep_level,
     )
+
+
+def _sleep(series: Mapping[bytes, Series], terms: Sequence[Term]) -> tuple[bool | None, SleepLevel]:
+    """Tell whether an engine sleeps, and how deep; not known if one of its ranks sleeps and another does not."""
+    ranks: dict[tuple[str, str], dict[str, float]] = {}
+    for text, value in (sample for term in terms for sample in series.get(term.name, {}).items()):
+        ranks.setdefault(_rank(text), {})[labels(text).get("sleep_state", "")] = value
+    said = {_state_of(states) for states in ranks.values()}
+    if not said:
+        return None, SleepLevel.UNKNOWN
+    asleep = {is_asleep for is_asleep, _ in said}
+    return (asleep.pop() if len(asleep) == 1 else None), max((level for _, level in said), key=list(SleepLevel).index)
+
+
+def _state_of(states: Mapping[str, float]) -> tuple[bool | None, SleepLevel]:
+    """Understand what one rank says: 1 for the state that it is in, 0 for each of the others."""
+    deep = (SleepLevel.DISCARD_ALL, SleepLevel.WEIGHTS_OFFLOADED)
+    level = next((level for level in deep if states.get(level) == 1.0), None)
+    if level is not None:
+        return True, level
+    awake = states.get("awake")
+    if awake not in (0.0, 1.0):
+        return None, SleepLevel.UNKNOWN
+    # Level 0 only pauses: awake is 0, and so is each of the others.
+    is_paused = awake == 0.0 and all(states.get(level) == 0.0 for level in deep)
+    return awake == 0.0, SleepLevel.PAUSED if is_paused else SleepLevel.UNKNOWN
 
 
 def _first(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
     return next((number for term in terms if (number := _number(series, term)) is not None), None)
+
+
+def _requests(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
+    number = _first(series, terms)
+    return None if number is None or number > _MOST_REQUESTS else number
 
 
 def _product(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
@@ -153,6 +206,8 @@ def _values(samples: Series, term: Term) -> list[float]:
         chosen = {text: value for text, value in samples.items() if labels(text).get(name) == wanted}
     if any(b"_rank" in text for text in chosen):
         return _of_leaders(chosen)
+    if len(chosen) > 1:  # the same labels in another order are the same series
+        return list({frozenset(labels(text).items()): value for text, value in chosen.items()}.values())
     return list(chosen.values())
 
 

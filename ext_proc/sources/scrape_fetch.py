@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from codecs import BOM_UTF8
 from http import HTTPStatus
 
 import aiohttp
@@ -19,11 +20,15 @@ _REDIRECTS = frozenset(
     {
         HTTPStatus.MOVED_PERMANENTLY,
         HTTPStatus.FOUND,
+        HTTPStatus.SEE_OTHER,
         HTTPStatus.TEMPORARY_REDIRECT,
         HTTPStatus.PERMANENT_REDIRECT,
     }
 )
 _GZIP_MAGIC = b"\x1f\x8b"
+_MOST_MEMBERS = 64
+"""Of a gzip page, which may be several files in a row; each of them costs a copy of the rest."""
+
 _ANY_HEADER = zlib.MAX_WBITS | 32
 """Tells zlib to accept a gzip and a zlib header."""
 
@@ -77,8 +82,8 @@ async def fetch_page(
                     continue
                 if response.status != HTTPStatus.OK:
                     raise ScrapeError(f"http_{response.status}")
-                page = await _read_bounded(response)
-            return _checked(_unpacked(page, response.headers.get("Content-Encoding", ""))), url
+                page = _unpacked(await _read_bounded(response), response.headers.get("Content-Encoding", ""))
+            return _checked(page, is_whole=_has_end(response)), url
     except TimeoutError as error:
         raise ScrapeError("timeout") from error
     except aiohttp.ClientPayloadError as error:
@@ -117,19 +122,32 @@ async def _read_bounded(response: aiohttp.ClientResponse) -> bytes:
 def _unpacked(page: bytes, encoding: str) -> bytes:
     if encoding.lower() in {"", "identity"} and not page.startswith(_GZIP_MAGIC):
         return page
-    unpacker = zlib.decompressobj(_ANY_HEADER)
-    try:
-        text = unpacker.decompress(page, MAX_BYTES)
-    except zlib.error as error:
-        raise ScrapeError("encoding") from error
-    if unpacker.unconsumed_tail:
-        raise ScrapeError("too_large")
-    if not unpacker.eof:
-        raise ScrapeError("cut")
-    return text
+    parts, left = list[bytes](), MAX_BYTES
+    for _ in range(_MOST_MEMBERS):
+        unpacker = zlib.decompressobj(_ANY_HEADER)
+        try:
+            parts.append(unpacker.decompress(page, left + 1))
+        except zlib.error as error:
+            raise ScrapeError("encoding") from error
+        left -= len(parts[-1])
+        if left < 0:
+            raise ScrapeError("too_large")
+        if not unpacker.eof:
+            raise ScrapeError("cut")
+        page = unpacker.unused_data
+        if not page.startswith(_GZIP_MAGIC):
+            return b"".join(parts)
+    raise ScrapeError("encoding")
 
 
-def _checked(page: bytes) -> bytes:
+def _has_end(response: aiohttp.ClientResponse) -> bool:
+    """Tell whether the answer says where it ends, so that one that was cut would have been noticed."""
+    return response.content_length is not None or "chunked" in response.headers.get("Transfer-Encoding", "").lower()
+
+
+def _checked(page: bytes, *, is_whole: bool) -> bytes:
+    """Give the last line of a whole page its end, which some exporters leave out."""
+    page = page.removeprefix(BOM_UTF8)
     if page.lstrip()[:1] in _NOT_METRICS:
         raise ScrapeError("not_metrics")
-    return page
+    return page + b"\n" if is_whole and page and not page.endswith(b"\n") else page

@@ -29,6 +29,7 @@ _SAMPLE = re.compile(
 
 _LABEL = re.compile(rb"(?P<name>[A-Za-z_]\w*+)[ \t]*+=[ \t]*+(?P<text>" + _LABEL_TEXT + rb")")
 _ESCAPE = re.compile(rb"\\(.)", re.DOTALL)
+_FAMILY = re.compile(rb"[A-Za-z_:][A-Za-z0-9_:]*?(?=(?:_bucket|_sum|_count)?(?![A-Za-z0-9_:]))")
 _ENDS = frozenset({b"# EOF", b"# EOF\r"})
 
 
@@ -54,8 +55,8 @@ class Page(msgspec.Struct, frozen=True):
     Attributes:
         series: by name of the sample, such as `vllm:time_to_first_token_seconds_sum`.
         layout: for the next page of the same engine; None if this one is not fit to go by.
-        truncated: the page ends within a line. That line is left out, and so is the family of the line before, of
-            which more may be missing.
+        truncated: the page ends within a line. That line is left out, and so is its whole family, of which more may be
+            missing.
         broken: wanted lines that are no samples.
     """
 
@@ -86,21 +87,21 @@ class Scanner:
                 taken to hold no further ones, which saves most of the work. Leave it out now and then.
         """
         lines = page.split(b"\n")
-        rest = lines.pop().strip()
-        is_cut = bool(rest) and rest not in _ENDS
+        cut = lines.pop().strip()
+        is_cut = bool(cut) and cut not in _ENDS
         if layout is not None and not is_cut and len(lines) == layout.lines:
             series = _read_again(lines, layout)
             if series is not None:
                 return Page(series, layout)
-        return self._search(lines, is_cut=is_cut)
+        return self._search(lines, cut if is_cut else b"")
 
-    def _search(self, lines: list[bytes], *, is_cut: bool) -> Page:
+    def _search(self, lines: list[bytes], cut: bytes) -> Page:
         if lines and min(lines) < b"#":  # some line begins with a blank, or is empty
             lines = [line.strip(b" \t") for line in lines]
         width, heads = self._width, self._heads
         series: dict[bytes, Series] = {}
         places: list[Place] = []
-        broken = 0
+        broken, is_cut = 0, bool(cut)
         for number, line in [(number, line) for number, line in enumerate(lines) if line[:width] in heads]:
             if line in _ENDS:
                 is_cut = False
@@ -116,8 +117,10 @@ class Scanner:
                 name, labels_ = found["name"], found["labels"] or b""
                 series.setdefault(name, {})[labels_] = value
                 places.append(Place(number, line[: found.start("value")], name, labels_))
-        if is_cut:
-            series.pop(_name(lines[-1]) if lines else b"", None)
+        if is_cut and lines:
+            last = _family(lines[-1])
+            for name in [name for name in series if _may_be_one(last, _family(cut)) and _family(name) == last]:
+                del series[name]
         layout = None if is_cut or broken else Layout(len(lines), places)
         return Page(series, layout, is_cut, broken)
 
@@ -151,9 +154,15 @@ def _to_float(text: bytes) -> float | None:
         return None
 
 
-def _name(line: bytes) -> bytes:
-    found = re.match(rb"[A-Za-z_:][A-Za-z0-9_:]*", line)
+def _family(line: bytes) -> bytes:
+    """Return what the names of all samples begin with that are written together; empty for a comment."""
+    found = _FAMILY.match(line)
     return found[0] if found else b""
+
+
+def _may_be_one(last: bytes, cut: bytes) -> bool:
+    """Tell whether a line that was cut may go on with the family before it, even if it was cut within its name."""
+    return bool(last and cut) and (last.startswith(cut) or cut.startswith(last))
 
 
 def _unescaped(text: bytes) -> str:

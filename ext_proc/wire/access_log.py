@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping, Sequence
-from http import HTTPStatus
 
 import grpc
 from google.protobuf.duration_pb2 import Duration
@@ -21,6 +20,7 @@ from ext_proc.core.names import (
     SERVED,
     USAGE_NAMESPACE,
 )
+from ext_proc.core.status_endings import ending_of_status
 from ext_proc.wire._pb.access_log_entry_pb2 import (
     AccessLogCommon,
     AccessLogType,
@@ -30,16 +30,13 @@ from ext_proc.wire._pb.access_log_entry_pb2 import (
 from ext_proc.wire._pb.access_log_pb2 import StreamAccessLogsMessage, StreamAccessLogsResponse
 from ext_proc.wire.codec import decision_id
 from ext_proc.wire.transport import Method, Reply
-from ext_proc.wire.usage import NO_USAGE, read_usage, read_words
+from ext_proc.wire.usage import NO_USAGE, read_failure, read_usage, read_words
 
 _GOING_ON = Reply()
 _LAST = Reply(StreamAccessLogsResponse().SerializeToString())
-_BUSY = frozenset({HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE})
 # The library looks an enum's name up at each use.
 _PERIODIC = AccessLogType.DownstreamPeriodic
 _ATTEMPT = AccessLogType.UpstreamEnd
-_SERVER_ERROR = int(HTTPStatus.INTERNAL_SERVER_ERROR)
-_CLIENT_ERROR = int(HTTPStatus.BAD_REQUEST)
 _MAX_OPEN = 1_000
 """Requests whose failed attempts are remembered until their end; the oldest are forgotten first."""
 
@@ -165,7 +162,7 @@ def _outcome(
     words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
     ending = _ending(entry, common, status)
     if ending is Ending.OK and ("failed" in words or "cut" in words):
-        ending = Ending.STREAM_ERROR if "failed" in words else Ending.CUT
+        ending = read_failure(words) if "failed" in words else Ending.CUT
     return Outcome(
         decision_id=identity,
         ending=ending,
@@ -188,11 +185,7 @@ def _ending(entry: HTTPAccessLogEntry, common: AccessLogCommon, status: int) -> 
         return _flagged(ResponseFlags.FromString(flags), entry, common)
     if not common.HasField("time_to_last_upstream_rx_byte"):
         return Ending.TIMEOUT if "timeout" in entry.response.response_code_details else Ending.LOCAL
-    if status < _CLIENT_ERROR:
-        return Ending.OK
-    if status in _BUSY:
-        return Ending.OVERLOADED
-    return Ending.SERVER_ERROR if status >= _SERVER_ERROR else Ending.CLIENT_ERROR
+    return ending_of_status(status)
 
 
 def _flagged(flags: ResponseFlags, entry: HTTPAccessLogEntry, common: AccessLogCommon) -> Ending:

@@ -35,6 +35,9 @@ from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, Pr
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
 from ext_proc.wire.subset import subset_hint
 
+_CONTENT_ENCODING = "content-encoding"
+"""May come in several lines, which together are one list."""
+
 _WANTED = frozenset((*READ_HEADERS, *UPGRADE_HEADERS))
 _LONGEST_REQUEST_ID = 256
 
@@ -135,9 +138,10 @@ def read_varint(message: bytes, position: int) -> tuple[int, int]:
 def _decode_headers(request: ProcessingRequest, names: HeaderNames) -> RequestHeaders:
     values: dict[str, str] = {}
     for header in request.request_headers.headers.headers:
-        key = header.key
+        key = header.key if header.key.islower() else header.key.lower()  # Envoy's are; others may send them as written
         if key in _WANTED or key in names.every:
-            values[key] = header.raw_value.decode("utf-8", "replace") or header.value
+            value = header.raw_value.decode("utf-8", "replace") or header.value
+            values[key] = f"{values[key]}, {value}" if key == _CONTENT_ENCODING and key in values else value
     get = values.get
     protocol = request.protocol_config
     method = get(":method", "")
@@ -212,6 +216,8 @@ class Encoder:
         """Write the answer to a message."""
         decision = action.decision
         if decision is None:
+            if action.unsized:
+                return _unsized()
             return _bare(action.kind, action.clean, action.skip_body)
         answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
@@ -264,6 +270,14 @@ def _bare(kind: Kind, clean: bool, skip_body: bool) -> bytes:
         _mutation(response, kind).remove_headers.extend(PICKER_HEADERS)
     if skip_body:
         response.mode_override.SetInParent()
+    return response.SerializeToString()
+
+
+@functools.cache
+def _unsized() -> bytes:
+    """Return the answer to the headers of an answer whose length does not hold."""
+    response = ProcessingResponse()
+    response.response_headers.response.header_mutation.remove_headers.append("content-length")
     return response.SerializeToString()
 
 
@@ -330,9 +344,17 @@ _METADATA_TAG = b"\x42"
 def _decision_entry(decision: Decision, action: Continue) -> bytes:
     """Write the metadata entry of a decision by hand: a third of what building the message takes."""
     text = packed(decision).encode()
+    if not action.shown and not action.explanation:  # as nearly always
+        return _before_decision(len(text)) + text
     fields = framed(text, _DECISION)
     if action.shown:
         fields += framed(text, _SHOWN)
     if action.explanation:
         fields += framed(action.explanation.encode(), _EXPLANATION)
     return framed(fields, _NAMESPACE)
+
+
+@functools.lru_cache(maxsize=1024)
+def _before_decision(size: int) -> bytes:
+    """Return what stands before a packed decision of so many bytes, where nothing comes with it."""
+    return framed(framed(bytes(size), _DECISION), _NAMESPACE)[:-size]

@@ -17,6 +17,7 @@ from ext_proc.wire.transport import Later, Reply
 from ext_proc.wire.turns import await_turn
 
 _NOTHING = Reply()
+_ANSWERS = (Pass, Continue)
 
 
 class DuplexSession:
@@ -54,15 +55,18 @@ class DuplexSession:
         if not actions:
             return self._silence()
         first = actions[0]
-        if isinstance(first, Wait):
-            return self._resume(first)
-        if not isinstance(first, Pass | Continue):
+        if not isinstance(first, _ANSWERS):
             return self._stand_alone(first)
-        messages = [self._encode(action) for action in actions]
+        message = self._encode(first)
         # Once Envoy shows an answer, the pick has reached it for certain.
-        return Reply(messages[0], more=tuple(messages[1:]), joined=self._exchange.response is not Side.OPEN)
+        joined = self._exchange.response is not Side.OPEN
+        if len(actions) == 1:
+            return Reply(message, joined=joined)
+        return Reply(message, more=tuple([self._encode(action) for action in actions[1:]]), joined=joined)
 
-    def _stand_alone(self, action: WaitForTurn | Refuse | Abort) -> Reply:
+    def _stand_alone(self, action: Wait | WaitForTurn | Refuse | Abort) -> Reply | Awaitable[Reply]:
+        if isinstance(action, Wait):
+            return self._resume(action)
         if isinstance(action, WaitForTurn):
             message = encode_patience(action.extension) if action.extension else None
             return Reply(message, then=functools.partial(self._await_turn, action.turn))

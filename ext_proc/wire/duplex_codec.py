@@ -6,6 +6,8 @@ Bodies are cut out of messages and framed by hand: of an answer that passes, no 
 from __future__ import annotations
 
 import functools
+import re
+from collections.abc import Mapping
 from typing import Final
 
 from ext_proc.core.duplex_messages import DuplexEvent, Pass, ResponseHeaders
@@ -34,7 +36,7 @@ def decode_duplex(message: bytes) -> DuplexEvent | None:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
     if message.startswith(_RESPONSE_HEADERS_FIELD):
-        return _response_headers(ProcessingRequest.FromString(message))
+        return _slice_response_headers(message) or _response_headers(ProcessingRequest.FromString(message))
     return decode(message)
 
 
@@ -87,19 +89,69 @@ def _is_metadata(message: bytes, position: int) -> bool:
     return start + size == len(message)
 
 
+_KEYS: Final = {b"\x0a" + bytes((len(name),)) + name.encode(): name for name in sorted(ANSWER_HEADERS)}
+_KEY: Final = re.compile(b"|".join(map(re.escape, _KEYS)))
+"""The key of a header that is read.
+
+Nothing else looks like one: its tag is a line feed, which may stand neither in the name nor in the value of a header.
+"""
+
+_RAW_VALUE_TAG: Final = b"\x1a"
+_LONGEST_KEPT: Final = 1024
+_ENDS: Final = {b"": False, b"\x18\x01": True}
+"""What may follow the headers in their message: `end_of_stream`, left out where it is false."""
+
+
+def _slice_response_headers(message: bytes) -> ResponseHeaders | None:
+    """Read what is needed of headers laid out as Envoy does it; None for every other message."""
+    size, inner = _length(message, 1)
+    outer_end = inner + size
+    if outer_end > len(message) or size == 0 or message[inner] != _BYTES_TAG:
+        return None
+    length, start = _length(message, inner + 1)
+    end = start + length
+    ends = _ENDS.get(message[end:outer_end]) if end <= outer_end else None
+    if ends is None or (outer_end != len(message) and not _is_metadata(message, outer_end)):
+        return None
+    values: dict[str, str] = {}
+    for found in _KEY.finditer(message, start, end):
+        at = found.end()
+        length, start = _length(message, at + 1)
+        if message[at : at + 1] != _RAW_VALUE_TAG or start + length > end:
+            return None
+        values[_KEYS[found[0]]] = message[start : start + length].decode("utf-8", "replace")
+    metadata = message[outer_end:]
+    served = _served_kept(metadata) if len(metadata) <= _LONGEST_KEPT else _served(metadata)
+    return _read_headers(values, ends=ends, served=served)
+
+
+def _served(metadata: bytes) -> str | None:
+    """Read which endpoint answers."""
+    return served_by(ProcessingRequest.FromString(metadata)) if metadata else None
+
+
+_served_kept: Final = functools.lru_cache(maxsize=1024)(_served)
+"""What Envoy says of it repeats from answer to answer."""
+
+
 def _response_headers(request: ProcessingRequest) -> ResponseHeaders:
     values = {
-        header.key: header.raw_value.decode("utf-8", "replace") or header.value
+        key: header.raw_value.decode("utf-8", "replace") or header.value
         for header in request.response_headers.headers.headers
-        if header.key in ANSWER_HEADERS
+        if (key := header.key.lower()) in ANSWER_HEADERS
     }
-    status = values.get(":status", "")
+    return _read_headers(values, ends=request.response_headers.end_of_stream, served=served_by(request))
+
+
+def _read_headers(values: Mapping[str, str], *, ends: bool, served: str | None) -> ResponseHeaders:
+    get = values.get
+    status = get(":status", "")
     return ResponseHeaders(
         status=int(status) if status.isascii() and status.isdigit() and len(status) == 3 else 0,  # noqa: PLR2004
-        content_type=values.get("content-type", "").lower(),
-        content_encoding=values.get("content-encoding", "").lower(),
-        end_of_stream=request.response_headers.end_of_stream,
-        served=served_by(request),
+        content_type=get("content-type", "").lower(),
+        content_encoding=get("content-encoding", "").lower(),
+        end_of_stream=ends,
+        served=served,
         forwarded=FORWARDED in values,
     )
 

@@ -8,6 +8,7 @@ from typing import Any, TypeAlias
 
 import grpc
 import grpc.aio
+import msgspec
 
 from ext_proc.wire.transport import FAULT, OPTIONS, Method, Reply, Session, Waiting, report_fault
 
@@ -197,9 +198,9 @@ class _Talk:
         if reply.message is not None:
             self.delivered = False
             await self._context.write(reply.message)
+            self.delivered = True  # what follows the first message is no news, but parts of a body
             for message in reply.more:
                 await self._context.write(message)
-            self.delivered = True
         if reply.finished:
-            self.finished = reply._replace(message=None)
+            self.finished = msgspec.structs.replace(reply, message=None)
         return reply

@@ -10,8 +10,9 @@ from typing import Final
 
 import grpc
 
+from ext_proc.wire.alarms import Alarms
 from ext_proc.wire.grpc_stream import Event, Stream, cygrpc, refuse
-from ext_proc.wire.transport import OPTIONS, Method, Waiting, report_fault
+from ext_proc.wire.transport import OPTIONS, Later, Method, Waiting, report_fault
 
 CALLS_ASKED_FOR: Final = 128
 """New streams that the library may hand over before we come round to ask for more."""
@@ -78,6 +79,7 @@ class QueueTransport:
         self._server.register_completion_queue(self._queue)
         self._stopping = False
         self._waiting: Waiting[Stream] = Waiting(Stream.end)
+        self._alarms: Alarms[Stream, Later] = Alarms(Stream.hurry)
         self._turn = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake = -1
@@ -180,7 +182,7 @@ class QueueTransport:
         if open_session is None:
             refuse(event.call)
         else:
-            Stream(event.call, open_session, self._waiting)
+            Stream(event.call, open_session, self._waiting, self._alarms)
 
     def _all_ended(self, _event: Event) -> None:
         self._drained.set_result(None)

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeAlias
 
 import grpc
 
+from ext_proc.wire.alarms import Alarms
 from ext_proc.wire.transport import FAULT, Later, Reply, Session, Waiting, report_fault
 
 try:
@@ -33,9 +34,11 @@ class Stream:
         call: the call that the library accepted.
         open_session: opens our side of it.
         waiting: learns when the stream may be ended.
+        alarms: end the patience with peers that say nothing; call `Stream.hurry`.
     """
 
     __slots__ = (
+        "_alarms",
         "_begun",
         "_call",
         "_delivered",
@@ -46,13 +49,16 @@ class Stream:
         "_session",
         "_task",
         "_then",
-        "_timer",
+        "_timed",
         "_waiting",
     )
 
-    def __init__(self, call: Any, open_session: Callable[[], Session], waiting: Waiting[Stream]) -> None:
+    def __init__(
+        self, call: Any, open_session: Callable[[], Session], waiting: Waiting[Stream], alarms: Alarms[Stream, Later]
+    ) -> None:
         self._call = call
         self._waiting = waiting
+        self._alarms = alarms
         self._optional = False
         self._begun = False
         self._delivered = True
@@ -62,7 +68,7 @@ class Stream:
         self._overhearing = False
         self._kept: bytes | None = None
         self._more: Sequence[bytes] = ()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timed = False
         call.start_server_batch((cygrpc.ReceiveCloseOnServerOperation(_NO_FLAGS),), self._over)
         try:
             self._session = open_session()
@@ -135,8 +141,8 @@ class Stream:
             self._finish(reply)
         elif reply.message is None:
             if reply.later is not None:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(reply.later.seconds, self._elapsed, reply.later)
+                self._timed = True
+                self._alarms.set(self, reply.later.seconds, reply.later)
             self._read()
         else:
             self._send(reply.message, reply)
@@ -157,9 +163,9 @@ class Stream:
             self._start(operations, self._received)
         self._begun = True
 
-    def _elapsed(self, later: Later) -> None:
+    def hurry(self, later: Later) -> None:
         """Ask for what is to be said unasked, while the read goes on."""
-        self._timer = None
+        self._timed = False
         if self._session is None:
             return
         self._overhearing = True
@@ -269,9 +275,9 @@ class Stream:
             self._waiting.discard(self)
 
     def _hurries_no_more(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._timed:
+            self._timed = False
+            self._alarms.discard(self)
 
     def _start(self, operations: Any, tag: Callable[[Event], None]) -> None:
         if self._call is None:

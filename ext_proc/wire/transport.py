@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import grpc
+import msgspec
 
 OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     # A buffered body may be twice Envoy's buffer limit; the library's 4 MiB would refuse it.
@@ -36,7 +37,7 @@ class Later(NamedTuple):
     ask: Callable[[], Reply | Awaitable[Reply]]
 
 
-class Reply(NamedTuple):
+class Reply(msgspec.Struct, frozen=True):
     """What to do after a message.
 
     Attributes:

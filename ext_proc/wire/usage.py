@@ -8,8 +8,9 @@ from typing import TypeAlias
 from google.protobuf.struct_pb2 import Struct
 
 from ext_proc.core.answer_scan import MOST_TOKENS
-from ext_proc.core.model import Usage
+from ext_proc.core.model import Ending, Usage
 from ext_proc.core.names import USAGE_WORDS_KEY
+from ext_proc.core.status_endings import ending_of_failure
 
 NO_USAGE = Usage()
 
@@ -28,11 +29,16 @@ def read_words(metadata: Struct) -> Words:
     return {**numbers, **{name: fields[name].string_value for name in _TEXTS if name in fields}}
 
 
+def read_failure(words: Words) -> Ending:
+    """Read how a request ended whose answer carried an error."""
+    return ending_of_failure(_tokens(words, "failed") or 0)
+
+
 def read_usage(words: Words) -> Usage:
-    """Read token counts; Anthropic counts cached tokens beside its input tokens, OpenAI among them."""
+    """Read token counts; Anthropic counts cached tokens, read and written, beside its input tokens, OpenAI among."""
     if "anthropic_input" in words:
         cached, uncached = _tokens(words, "anthropic_cached"), _tokens(words, "anthropic_input")
-        prompt = None if uncached is None else uncached + (cached or 0)
+        prompt = None if uncached is None else uncached + (cached or 0) + (_tokens(words, "anthropic_created") or 0)
         return Usage(prompt, _tokens(words, "anthropic_output"), cached)
     return Usage(_tokens(words, "prompt"), _tokens(words, "completion"), _tokens(words, "cached"))
 

@@ -1,4 +1,4 @@
-"""Runs the tests of Envoy's configuration on every version of Envoy; the last line is one JSON object."""
+"""Runs the tests of Envoy's configuration on every version of Envoy; a table, and the last line is one JSON object."""
 
 from __future__ import annotations
 
@@ -7,101 +7,100 @@ import json
 import os
 import subprocess
 import sys
-import tempfile
 import time
-import xml.etree.ElementTree as ET
-from collections.abc import Iterator
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, NamedTuple
 
-from ext_proc.bootstrap.options import PROFILES
 from ext_proc.bootstrap.versions import BUILDS, OLDEST
 from tests.envoys.builds import CACHE, install, path_with
+from tests.envoys.runs import Result, run_tests
+from tests.envoys.suites import SUITES, Suite, belongs
 
-TIMEOUT_S = 120
-"""For one test."""
+AT_ONCE = 2
+"""Suites wait most of the time; more of them at once would wait for each other on two cores."""
 
-SUITE_TIMEOUT_S = 1_800
-
-
-class Suite(NamedTuple):
-    """Tests that are run on each version."""
-
-    name: str
-    files: tuple[str, ...]
-    profile: str = "lean"
-
-
-SUITES = (
-    Suite("configuration", ("tests/unit/bootstrap",)),
-    Suite("profiles", ("tests/wire/test_profiles.py",)),
-    Suite("gateways", ("tests/wire/duplex/test_shapes.py", "tests/wire/duplex/test_duplex.py")),
-    Suite("up", ("tests/local/test_up.py::test_the_pasted_line_gets_an_answer",)),
-    *(Suite(profile, ("tests/wire/test_requests.py", "tests/wire/test_answers.py"), profile) for profile in PROFILES),
-)
+Told = Mapping[tuple[str, str], Result]
+"""What became of suites, by version and name."""
 
 
 def main() -> int:
     """Run them; return 1 if a test failed."""
-    parser = argparse.ArgumentParser(prog="python -m tests.envoys", description=__doc__)
-    parser.add_argument("--cache", type=Path, default=CACHE, help="folder that keeps the builds")
-    parser.add_argument("--version", action="append", choices=BUILDS, help="only this one; repeat it for more")
-    parser.add_argument("--suite", action="append", choices=[suite.name for suite in SUITES], help="only these tests")
-    parser.add_argument("--install-oldest", action="store_true", help="install the oldest version and run nothing")
-    arguments = parser.parse_args()
+    arguments = _arguments()
     cache = arguments.cache.absolute()
     if arguments.install_oldest:
         install(OLDEST, cache)
         return 0
     began = time.monotonic()
-    told: dict[str, dict[str, Any]] = {}
-    for name in arguments.version or BUILDS:
-        told[name] = {"build": BUILDS[name], **dict(_run(name, cache, arguments.suite))}
-    counts = [count for row in told.values() for count in row.values() if isinstance(count, dict)]
-    passed = all(not count["failed"] and count["passed"] for count in counts)
-    sys.stdout.write(json.dumps({"passed": passed, "seconds": round(time.monotonic() - began), "envoys": told}) + "\n")
-    return 0 if passed else 1
+    versions = [name for name in BUILDS if name in (arguments.version or BUILDS)]
+    suites = [suite for suite in SUITES if suite.name in (arguments.suite or [suite.name])]
+    binaries: dict[str, Path | str] = {version: _binary(version, cache) for version in versions}
+    asked = [(v, s) for s in suites for v in versions if belongs(s, v, whole=arguments.whole or bool(arguments.suite))]
+    with ThreadPoolExecutor(arguments.at_once) as threads:
+        results = threads.map(lambda one: _run(one[1], one[0], binaries[one[0]], cache), asked)
+        told = {(version, suite.name): result for (version, suite), result in zip(asked, results, strict=True)}
+    sys.stdout.write(f"\n{table(told, versions, suites)}\n\n")
+    found = summary(told, versions)
+    sys.stdout.write(json.dumps({**found, "seconds": round(time.monotonic() - began)}) + "\n")
+    return 0 if found["passed"] else 1
 
 
-def _run(name: str, cache: Path, chosen: list[str] | None) -> Iterator[tuple[str, dict[str, int]]]:
-    binary = install(name, cache)
-    for suite in SUITES:
-        if chosen is None or suite.name in chosen:
-            sys.stdout.write(f"Envoy {BUILDS[name]}: {suite.name}\n")
-            sys.stdout.flush()
-            yield suite.name, _run_suite(suite, binary, cache)
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.envoys", description=__doc__)
+    parser.add_argument("--cache", type=Path, default=CACHE, help="folder that keeps the builds")
+    parser.add_argument("--version", action="append", choices=BUILDS, help="only this one; repeat it for more")
+    names = [suite.name for suite in SUITES]
+    parser.add_argument("--suite", action="append", choices=names, help="only these tests, on all of those versions")
+    parser.add_argument("--whole", action="store_true", help="all tests on versions between oldest and newest too")
+    parser.add_argument("--at-once", type=int, default=AT_ONCE, metavar="N", help="suites that run at one time")
+    parser.add_argument("--install-oldest", action="store_true", help="install the oldest version and run nothing")
+    return parser.parse_args()
 
 
-def _run_suite(suite: Suite, binary: Path, cache: Path) -> dict[str, int]:
+def _binary(version: str, cache: Path) -> Path | str:
+    """Return the build of a version, or why there is none."""
+    try:
+        return install(version, cache)
+    except (subprocess.CalledProcessError, OSError) as error:
+        return f"not installed: {error}"
+
+
+def _run(suite: Suite, version: str, binary: Path | str, cache: Path) -> Result:
+    if isinstance(binary, str):
+        return Result(failed=(binary,))
     environment = {
         **os.environ,
         "PATH": path_with(binary),
         "ENVOYS_CACHE": str(cache),
         "KVPICKER_PROFILE": suite.profile,
     }
-    with tempfile.TemporaryDirectory(prefix="kvpicker-envoys-") as folder:
-        report = Path(folder, "report.xml")
-        command = [sys.executable, "-m", "pytest", *suite.files, "-q", "-m", "envoy and not oldest_envoy"]
-        command += [f"--timeout={TIMEOUT_S}", f"--junitxml={report}"]
-        try:
-            subprocess.run(command, env=environment, check=False, timeout=SUITE_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            sys.stdout.write(f"stopped after {SUITE_TIMEOUT_S} s\n")
-        return _counts(report)
+    began = time.monotonic()
+    result, said = run_tests([*suite.files, "-m", "envoy and not oldest_envoy"], environment)
+    took = time.monotonic() - began
+    said = said if result.failed or result.second_try else ""
+    sys.stdout.write(f"{said}Envoy {BUILDS[version]}, {suite.name}: {result} ({took:.0f} s)\n")
+    sys.stdout.flush()
+    return result
 
 
-def _counts(report: Path) -> dict[str, int]:
-    """Read pytest's report; nothing passed if there is none."""
-    if not report.is_file():
-        return {"passed": 0, "failed": 0, "skipped": 0}
-    suite = ET.parse(report).getroot().find("testsuite")  # noqa: S314  pytest's own
-    assert suite is not None
-    number = {name: int(suite.get(name, "0")) for name in ("tests", "failures", "errors", "skipped")}
-    failed = number["failures"] + number["errors"]
+def table(told: Told, versions: Sequence[str], suites: Sequence[Suite]) -> str:
+    """Write a row for each version and a column for each suite: what passed, else what else became of tests."""
+    rows = [["Envoy", *(suite.name for suite in suites)]]
+    rows += [[BUILDS[version], *(str(told.get((version, s.name), "")) for s in suites)] for version in versions]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["| " + " | ".join(map(str.ljust, row, widths)) + " |" for row in rows]
+    return "\n".join([lines[0], f"|{'|'.join('-' * (width + 2) for width in widths)}|", *lines[1:]])
+
+
+def summary(told: Told, versions: Sequence[str]) -> dict[str, object]:
+    """Add the results up."""
+    every = [(f"{version} {suite}", result) for (version, suite), result in told.items()]
     return {
-        "passed": number["tests"] - failed - number["skipped"],
-        "failed": failed,
-        "skipped": number["skipped"],
+        "passed": all(result.passed and not result.failed for _, result in every),
+        "tests": sum(result.passed for _, result in every),
+        "failed": [f"{where}: {test}" for where, result in every for test in result.failed],
+        "second_try": [f"{where}: {test}" for where, result in every for test in result.second_try],
+        "envoys": {BUILDS[v]: {s: str(result) for (name, s), result in told.items() if name == v} for v in versions},
     }
 
 

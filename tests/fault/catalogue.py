@@ -5,6 +5,9 @@ from __future__ import annotations
 import functools
 import resource
 import signal
+from collections.abc import Iterable
+
+import msgspec
 
 from tests.fault import steps
 from tests.fault.kv_stream import KvStreams
@@ -187,19 +190,20 @@ SOURCE_FAULTS = (
         spares=True,
         lasts=0.0,
         short=0.0,
+        alone=True,
     ),
 )
 
-_KV_STREAMS = KvStreams()
+_CUT, _FLOODED = KvStreams(), KvStreams()
 _PUBLISHING = Plan(kv_events=True, pool={"kv_events": {"port": 1}, "tokens": {}})
 _NAMED = Plan(named=True, settings={"dns": {"interval_s": 0.5}}, environment={"PYTHONPATH": str(steps.NAMES)})
 
 LISTENING_FAULTS = (
     Fault(
         name="KV events cut",
-        prepare=_KV_STREAMS.prepare,
-        begin=_KV_STREAMS.cut,
-        end=_KV_STREAMS.mend,
+        prepare=_CUT.prepare,
+        begin=_CUT.cut,
+        end=_CUT.mend,
         plan=_PUBLISHING,
         spares=True,
         lasts=8.0,
@@ -208,13 +212,14 @@ LISTENING_FAULTS = (
     ),
     Fault(
         name="KV events flooded",
-        prepare=_KV_STREAMS.prepare,
-        begin=_KV_STREAMS.flood,
-        end=_KV_STREAMS.dry,
+        prepare=_FLOODED.prepare,
+        begin=_FLOODED.flood,
+        end=_FLOODED.dry,
         plan=_PUBLISHING,
         spares=True,
         lasts=6.0,
         after=4.0,
+        alone=True,
     ),
     Fault(
         name="name service lost",
@@ -247,3 +252,9 @@ LISTENING_FAULTS = (
 )
 
 FAULTS = ENGINE_FAULTS + KVPICKER_FAULTS + SOURCE_FAULTS + LISTENING_FAULTS
+
+
+def with_leavers(faults: Iterable[Fault], count: int) -> list[Fault]:
+    """Have that many clients leave where some do."""
+    leaving = functools.partial(steps.leave, count=count)
+    return [msgspec.structs.replace(one, traffic=leaving) if one.traffic is not None else one for one in faults]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 from pathlib import Path
 from typing import Any
 
@@ -46,8 +45,6 @@ class Envoy:
         self._lifeline = lifeline
         self._epoch = 0
         self._running: list[asyncio.subprocess.Process] = []
-        # Two Envoys that know each other do so by a number, which no other pair may have.
-        self._base_id = os.getpid() % 30_000 + 1
 
     async def start(self, config: str) -> None:
         """Start the first, and wait until it serves."""
@@ -86,7 +83,9 @@ class Envoy:
         admin, log = self._folder / f"envoy-admin-{self._epoch}", self._folder / "envoy.log"
         command: list[str | Path] = [self._binary, "-c", self._folder / "envoy.yaml", "--admin-address-path", admin]
         command += ["--log-level", "error", "--concurrency", "1", "--restart-epoch", str(self._epoch)]
-        command += ["--base-id", str(self._base_id), "--drain-time-s", "3", "--parent-shutdown-time-s", "20"]
+        command += ["--drain-time-s", "3", "--parent-shutdown-time-s", "20"]
+        number = self._folder / "base-id"  # by which a successor finds it
+        command += ["--base-id", _read(number)] if self._epoch else ["--use-dynamic-base-id", "--base-id-path", number]
         with log.open("ab") as output:
             process = await processes.spawn(*command, output=output)
         self._lifeline.watch(process.pid)

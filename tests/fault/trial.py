@@ -48,6 +48,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
         streams: how many are open at any time.
         tokens: how long these are, from and below.
         short: seconds that the short form lets it last; None leaves it out.
+        alone: whether it keeps the machine so busy that no other may run beside it.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     streams: int = 16
     tokens: tuple[int, int] = STREAM_TOKENS
     short: float | None = None
+    alone: bool = False
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,12 +86,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
 
     fault: str
     account: Account
-    leaked: int
-    expired: int
-    noticed: float | None
-    avoided: float | None
-    readmitted: float | None
-    broken: tuple[str, ...]
+    leaked: int = 0
+    expired: int = 0
+    noticed: float | None = None
+    avoided: float | None = None
+    readmitted: float | None = None
+    broken: tuple[str, ...] = ()
 
 
 class Trial:

@@ -87,6 +87,17 @@ def parent(gateway: str, **conditions: tuple[str, str]) -> Object:
     return {"parentRef": {"name": gateway, "namespace": "default"}, "conditions": found}
 
 
+def objective(name: str, priority: int | None, pool: str = "vllm", group: str = "llm-d.ai") -> Object:
+    """Make an InferenceObjective."""
+    spec: Object = {"poolRef": {"group": "inference.networking.k8s.io", "kind": "InferencePool", "name": pool}}
+    return {
+        "kind": "InferenceObjective",
+        "apiVersion": f"{group}/v1alpha2",
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{group}-{name}", "generation": 1},
+        "spec": spec if priority is None else spec | {"priority": priority},
+    }
+
+
 def service(name: str, selector: Mapping[str, str] | None) -> Object:
     """Make a Service."""
     spec = {"ports": [{"name": "http", "port": 80, "targetPort": 8000}]}

@@ -8,17 +8,25 @@ import json
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 from aiohttp import web
 
-from tests.kube.store import Clock, Gone, Object, Query, Store, text_of
+from tests.kube.store import Clock, Gone, Object, Query, Store, requirements, text_of
+
+OLDER = "older-"
+"""Stands before resources of the older group, to tell them from those of the same name."""
+
+OLDER_GROUP = "inference.networking.x-k8s.io"
 
 RESOURCES = {
     "pods": "/api/v1",
     "services": "/api/v1",
     "endpointslices": "/apis/discovery.k8s.io/v1",
     "inferencepools": "/apis/inference.networking.k8s.io/v1",
+    "inferenceobjectives": "/apis/llm-d.ai/v1alpha2",
+    f"{OLDER}inferenceobjectives": f"/apis/{OLDER_GROUP}/v1alpha2",
 }
 
 
@@ -93,7 +101,8 @@ class FakeApi:
     def put(self, *items: Object) -> None:
         """Create or replace objects."""
         for item in items:
-            self.stores[f"{item['kind'].lower()}s"].put(item)
+            older = OLDER if item["apiVersion"].startswith(OLDER_GROUP) else ""
+            self.stores[f"{older}{item['kind'].lower()}s"].put(item)
         self.wake()
 
     def delete(self, resource: str, *names: str) -> None:
@@ -125,7 +134,8 @@ class FakeApi:
         """Serve; yields the URL."""
         app = web.Application()
         for resource, base in RESOURCES.items():
-            app.router.add_get(f"{base}/namespaces/default/{resource}", self._answer)
+            path = f"{base}/namespaces/default/{resource.removeprefix(OLDER)}"
+            app.router.add_get(path, partial(self._answer, resource))
         runner = web.AppRunner(app, shutdown_timeout=0, handler_cancellation=True)
         await runner.setup()
         site = web.TCPSite(runner, "127.0.0.1", port, ssl_context=context, reuse_address=True)
@@ -138,8 +148,8 @@ class FakeApi:
             self.lose(Loss.END)
             await runner.cleanup()
 
-    async def _answer(self, request: web.Request) -> web.StreamResponse:
-        resource, query = request.path.rpartition("/")[2], dict(request.query)
+    async def _answer(self, resource: str, request: web.Request) -> web.StreamResponse:
+        query = dict(request.query)
         verb = "watch" if query.get("watch") == "true" else "list"
         self.asked.append((verb, resource, query))
         if self.hangs:
@@ -228,10 +238,20 @@ class FakeApi:
             raise ConnectionResetError
 
 
+def rights(rules: list[dict[str, Any]]) -> set[tuple[str, str]]:
+    """Return what the rules of a role allow, as `FakeApi.allowed` has it."""
+    return {
+        (verb, (OLDER if group == OLDER_GROUP else "") + resource)
+        for rule in rules
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
 def _query(query: Mapping[str, str]) -> Query:
-    labels = dict(pair.split("=", 1) for pair in query.get("labelSelector", "").split(",") if pair)
     name = query.get("fieldSelector", "").removeprefix("metadata.name=") or None
-    return Query(labels, name)
+    return Query(requirements(query.get("labelSelector", "")), name)
 
 
 def _line(kind: str, item: Object) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -33,9 +34,9 @@ class Change(NamedTuple):
 
 
 class Query(NamedTuple):
-    """Which objects count: labels that they must have, and a name."""
+    """Which objects count: requirements on their labels, and a name."""
 
-    labels: Mapping[str, str]
+    labels: tuple[str, ...]
     name: str | None = None
 
     def matches(self, item: Object | None) -> bool:
@@ -43,10 +44,25 @@ class Query(NamedTuple):
         if item is None or (self.name is not None and item["metadata"]["name"] != self.name):
             return False
         has = item["metadata"].get("labels", {})
-        return all(has.get(key) == value for key, value in self.labels.items())
+        return all(_meets(has, requirement) for requirement in self.labels)
 
 
-EVERYTHING = Query({})
+EVERYTHING = Query(())
+
+
+def requirements(selector: str) -> tuple[str, ...]:
+    """Take a selector apart, at the commas that stand outside parentheses."""
+    return tuple(part.strip() for part in re.split(r",(?![^(]*\))", selector) if part.strip())
+
+
+def _meets(has: Mapping[str, str], requirement: str) -> bool:
+    """Tell whether labels meet a requirement, in the forms that API servers know."""
+    if found := re.fullmatch(r"(\S+)\s+(in|notin)\s*\((.*)\)", requirement):
+        values = {value.strip() for value in found[3].split(",")}
+        return (has.get(found[1]) in values) == (found[2] == "in")
+    if found := re.fullmatch(r"(\S+?)\s*(==|=|!=)\s*(\S*)", requirement):
+        return (has.get(found[1]) == found[3]) == (found[2] != "!=")
+    return requirement[1:].strip() not in has if requirement.startswith("!") else requirement in has
 
 
 class Store:

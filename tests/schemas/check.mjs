@@ -11,6 +11,7 @@ const istio = load("@kubernetes-models/istio/networking.istio.io/v1beta1"); // v
 const models = {
   "gateway.networking.k8s.io/v1/Gateway": gateways.Gateway,
   "gateway.networking.k8s.io/v1/HTTPRoute": gateways.HTTPRoute,
+  "gateway.networking.k8s.io/v1/BackendTLSPolicy": gateways.BackendTLSPolicy,
   "networking.istio.io/v1/DestinationRule": istio.DestinationRule,
 };
 

@@ -42,10 +42,19 @@ def test_nobody_waits_longer_than_envoy_does(envoy: str, wait: float, extension:
 def test_limits_are_those_of_the_pool() -> None:
     """Each by its name, and a reload changes them."""
     core = build_core(config(), NoObserver())
-    queue = "{max_requests: 7, max_bytes: 70000, wait_s: 3, scale_from_zero_s: 40, max_promises: 9, max_tenants: 5}"
+    bounds = "max_requests: 7, max_bytes: 70000, max_promises: 9, max_tenants: 5"
+    queue = f"{{wait_s: 3, scale_from_zero_s: 40, wake_s: 8, {bounds}}}"
     admitting.configure(config(queue=queue), core.capacity, core.admission)
     assert core.admission.fills["p"].limits == Limits(
-        requests=7, bytes=70_000, wait=3.0, from_zero=40.0, proof=True, models=frozenset({"m"}), promises=9, tenants=5
+        requests=7,
+        bytes=70_000,
+        wait=3.0,
+        from_zero=40.0,
+        wake=8.0,
+        proof=True,
+        models=frozenset({"m"}),
+        promises=9,
+        tenants=5,
     )
 
 
@@ -54,6 +63,34 @@ def test_the_fullest_pool_counts() -> None:
     limits = Limits(requests=10, bytes=1000, promises=0)
     fills = {"a": Fill(1, 500, 0, limits), "b": Fill(5, 100, 0, limits)}
     assert admitting.ratios(fills) == {"queue_requests": 0.5, "queue_bytes": 0.5, "promises": 0.0}
+
+
+async def test_nobody_is_looked_after_while_nobody_waits() -> None:
+    """The first who waits has it begin, and it ends with the last."""
+    looks: list[float] = []
+
+    class Room:
+        waiting = 0
+        on_wait = staticmethod(lambda: None)
+
+        def __len__(self) -> int:
+            return self.waiting
+
+        def dispatch(self, now: float) -> None:
+            looks.append(now)
+            self.waiting -= 1
+
+    room = Room()
+    task = asyncio.create_task(admitting.look(room, time.monotonic, lambda _reason, _error: None))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    assert looks == []
+    room.waiting = 2
+    room.on_wait()
+    await until(lambda: room.waiting == 0)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert len(looks) == 2
+    task.cancel()
 
 
 async def test_a_look_that_fails_is_not_the_last() -> None:

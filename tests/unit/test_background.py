@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import AsyncExitStack
 
-from ext_proc.background import repeat, run_beside
+from ext_proc.background import follow_up, repeat, run_beside
 from tests.waiting import until
 
 
@@ -44,6 +44,29 @@ async def test_a_chore_that_fails_keeps_no_other_from_its_turn() -> None:
         run_beside(stack, failed, lambda: repeat(0.01, failed, (broken, lambda: done.append(1))))
         await until(lambda: len(done) >= 2)
     assert told[:2] == ["housekeeping", "housekeeping"]
+
+
+async def test_what_follows_an_event_is_done_once_for_each_time() -> None:
+    """Nothing is done while nothing happens, and a fault does not end it."""
+    told: list[str] = []
+    done: list[int] = []
+    event = asyncio.Event()
+
+    def work() -> None:
+        done.append(1)
+        raise ValueError
+
+    async with AsyncExitStack() as stack:
+        failed = lambda reason, _error: told.append(reason)  # noqa: E731  shared by both
+        run_beside(stack, failed, lambda: follow_up(event, 0.0, failed, "log", work))
+        event.set()
+        await until(lambda: len(done) == 1 and not event.is_set())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert len(done) == 1
+        event.set()
+        await until(lambda: len(done) == 2)
+    assert told == ["log", "log"]
 
 
 async def test_a_work_that_ends_is_over() -> None:

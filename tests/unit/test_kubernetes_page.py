@@ -13,7 +13,7 @@ from ext_proc.config import parse
 from ext_proc.sources.kubernetes.reflector import _BY_CODE, _REASONS
 from tests.kube.following import Following, following
 from tests.kube.objects import endpoint, endpoint_slice, inference_pool, pod, service
-from tests.kube.server import FakeApi
+from tests.kube.server import FakeApi, rights
 from tests.waiting import until
 
 PAGE = (Path(__file__).parents[2] / "deploy" / "kubernetes.md").read_text("utf-8")
@@ -31,7 +31,7 @@ def rules() -> list[dict[str, Any]]:
 async def test_the_rights_are_those_that_are_used(tmp_path: Path, rules: list[dict[str, Any]]) -> None:
     """With the rights of the page, and no others, the example's pools are known; and none of the rights is idle."""
     api = FakeApi()
-    api.allowed = {(verb, resource) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    api.allowed = rights(rules)
     api.put(inference_pool("vllm"), pod("a", "10.0.0.1"), service("embed", {"app": "embed"}))
     api.put(endpoint_slice("s", "embed", [endpoint("10.0.0.2", "u", ready=True)]))
     example = EXAMPLE.replace("port: http}", "port: http, labels: {gpu: nvidia.com/gpu.product}}")

@@ -7,13 +7,16 @@ import time
 
 import pytest
 
+from ext_proc.assembly import build_core
 from ext_proc.config import Config, parse
 from ext_proc.core.health_states import HealthState, Verdict
 from ext_proc.core.model import Ending
+from ext_proc.core.observer import NoObserver
 from ext_proc.core.slowness import slowness
 from ext_proc.ops import families
 from ext_proc.ops.metrics import Metrics
 from ext_proc.probing import COMPARE_S, Probing
+from ext_proc.sleeping import Sleeping
 from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe_ask import Finding
 from ext_proc.sources.scrape_fetch import ScrapeError
@@ -27,6 +30,10 @@ def config(probes: str = "{}") -> Config:
     return parse(f"health: {{probes: {probes}}}\npools: {{p: {{endpoints: ['10.0.0.1:80'], engine: triton}}}}")
 
 
+def _unsaid(*_: object, **__: object) -> None:
+    """Say nothing."""
+
+
 class Wired:
     """A fleet whose health is fed by a probing that never runs."""
 
@@ -34,7 +41,9 @@ class Wired:
         self.fleet = Fleet(count)
         self.metrics = Metrics(frozenset)
         self.engine = engine
-        self.probing = Probing(config(), self.fleet, lambda _: self.engine, self.metrics, ApiKeys())
+        core, keys = build_core(config(), NoObserver()), ApiKeys()
+        sleeping = Sleeping(config(), core, keys.headers, self.metrics.wake_called, _unsaid, lambda: None)
+        self.probing = Probing(config(), self.fleet, lambda _: self.engine, self.metrics, keys, sleeping)
         self.one, *self.others = self.fleet.endpoints
 
     def state(self) -> HealthState:

@@ -10,7 +10,7 @@ import random
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,9 +80,9 @@ class Process:
         self.draining.memory.restore()
         self.list(*listed)
 
-    def list(self, *listed: str) -> None:
+    def list(self, *listed: str, models: Collection[str] = ("acme/chat-8b",)) -> None:
         """Make these all endpoints there are."""
-        specs = [EndpointSpec(address=address, models=frozenset({"acme/chat-8b"})) for address in listed]
+        specs = [EndpointSpec(address=address, models=frozenset(models)) for address in listed]
         self.core.follow(self.core.registry.replace("main", specs))
 
     def look(self, later: float = 0.0) -> None:
@@ -172,6 +172,46 @@ def test_what_leaves_while_kvpicker_runs_starts_afresh(kept: Config) -> None:
     first.list(B)
     first.look()
     assert Process(kept, A, B).stages == {A: "active", B: "active"}
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (("acme/chat-8b",), "cordoned"),
+        (("acme/chat-8b", "acme/chat-8b-legal"), "cordoned"),
+        (("acme/embed-1",), "active"),
+    ],
+)
+def test_another_model_at_the_address_does_not_inherit_the_order(
+    kept: Config, models: tuple[str, ...], expected: str
+) -> None:
+    """It is another engine that got the address while nobody looked; the file forgets the order too."""
+    Process(kept, A, B).draining.cordon(A)
+    second = Process(kept)
+    second.list(A, models=models)
+    assert second.stages == {A: expected}
+    second.look()
+    third = Process(kept)
+    third.list(A, models=models)
+    assert third.stages == {A: expected}
+
+
+@pytest.mark.parametrize(("model", "expected"), [("acme/chat-8b", "cordoned"), ("acme/embed-1", "active")])
+def test_an_order_holds_until_the_engine_says_what_it_serves(kept: Config, model: str, expected: str) -> None:
+    """Where models are learnt nobody knows at first; after a further restart meanwhile it is still compared."""
+    Process(kept, A).draining.cordon(A)
+    for _ in range(2):
+        process = Process(kept)
+        process.list(A, models=())
+        process.look()
+        assert process.stages == {A: "cordoned"}
+    (endpoint,) = process.core.registry.snapshot.endpoints
+    change = process.core.registry.learn(A, endpoint.generation, frozenset({model}))
+    assert change is not None
+    process.core.follow(change)
+    assert process.stages == {A: expected}
+    admitted = process.core.lifecycle.out
+    assert bool(admitted) == (expected == "cordoned")
 
 
 def test_an_order_on_one_of_many_is_written_with_all_others(kept: Config) -> None:

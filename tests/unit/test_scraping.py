@@ -26,7 +26,14 @@ class Hearing:
         self.said: list[tuple[Event, dict[str, Any]]] = []
         self.applied: list[Change] = []
         self.heard: list[str] = []
-        self.news = ScrapeNews(self.metrics, self.fleet.feedback, self.applied.append, self.say, self.hear)
+        self.sleeps: list[bool | None] = []
+        self.news = ScrapeNews(
+            self.metrics, self.fleet.feedback, self.applied.append, self.say, self.hear, self.hear_sleep
+        )
+
+    def hear_sleep(self, endpoint: Endpoint, signals: EngineSignals) -> None:
+        """Keep it."""
+        self.sleeps.append(signals.asleep)
 
     def hear(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
         """Keep it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
@@ -89,6 +90,20 @@ class Stack:
         await until(lambda: len(self.logged("request_finished")) >= count)
         return self.logged("request_finished")
 
+    async def log_is_open(self) -> None:
+        """Have Envoy open its access log, whose first entries may be lost, by requests that it answers by itself."""
+        watch = self.service._log_watch
+        heard_at = watch._heard_at
+
+        async def is_heard() -> bool:
+            reader, writer = await asyncio.open_connection("127.0.0.1", int(self.url.rpartition(":")[2]))
+            writer.write(b"GET / HTTP/1.1\r\nconnection: close\r\n\r\n")  # without a host
+            assert b" 400 " in await reader.read()
+            writer.close()
+            return watch._heard_at > heard_at
+
+        await until(is_heard)
+
     async def outcomes(self, count: int) -> list[Outcome]:
         """Wait until that many requests are known to have finished, and return what became of them."""
         await self.finished(count)
@@ -118,6 +133,7 @@ async def running_stack(
     health: str = "{}",
     transport: str = "auto",
     own_envoy: bool = False,
+    top: str = "",
     **options: Any,
 ) -> AsyncIterator[Stack]:
     """Start engines, kvpicker and Envoy, and stop them in the end.
@@ -131,6 +147,7 @@ async def running_stack(
         health: YAML of the section `health`.
         transport: how kvpicker speaks gRPC.
         own_envoy: True if `pool` holds the section `envoy` too.
+        top: further YAML lines of the configuration.
         options: of `EngineOptions`, or of `EnvoyOptions` where they have that name.
     """
     stack = Stack(folder)
@@ -148,6 +165,7 @@ listen: ["127.0.0.1:0"]
 transport: {transport}
 admin: {{listen: "127.0.0.1:0", token_file: {stack.token_file}}}
 drain_s: 0
+{top}
 {"" if own_envoy else f"envoy: {{endpoints_file: {stack.eds_file}}}"}
 health: {health}
 pools:

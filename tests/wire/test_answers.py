@@ -27,14 +27,17 @@ class Engine:
         self.headers: dict[str, str] = {}
         self.chunks: Iterable[bytes] = ()
         self.address = ""
+        self.accepted = ""
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer any request."""
         if request.path == "/v1/models":
             return web.json_response({"data": [{"id": MODEL}]})
         await request.read()
+        self.accepted = request.headers.get("accept-encoding", "")
         response = web.StreamResponse(status=self.status, headers=self.headers)
-        response.enable_chunked_encoding()
+        if self.status not in {204, 304}:
+            response.enable_chunked_encoding()
         await response.prepare(request)
         for chunk in self.chunks:
             await response.write(chunk)
@@ -137,12 +140,13 @@ async def test_odd_usage_is_unknown(scripted: Stack, engine: Engine, usage: str)
     assert not outcome.usage.completion_tokens
 
 
-@pytest.mark.parametrize("status", [201, 202, 206, 307])
+@pytest.mark.parametrize("status", [201, 202, 204, 206, 304, 307])
 async def test_other_successes_are_no_failures(scripted: Stack, engine: Engine, status: int) -> None:
     """Status, headers and body of any success pass, and none counts against the engine (B24)."""
     engine.status, engine.headers, engine.chunks = status, {"location": "/elsewhere"}, [b"x"]
     async with scripted.client.post(f"{scripted.url}/v1/chat/completions", json=CHAT, allow_redirects=False) as answer:
-        assert (answer.status, answer.headers["location"], await answer.read()) == (status, "/elsewhere", b"x")
+        expected = b"" if status in {204, 304} else b"x"
+        assert (answer.status, answer.headers["location"], await answer.read()) == (status, "/elsewhere", expected)
     (outcome,) = await scripted.outcomes(1)
     assert outcome.ending == "ok"
 
@@ -160,8 +164,11 @@ async def test_compressed_error_passes_as_it_is(scripted: Stack, engine: Engine)
     """A compressed answer is neither unpacked nor logged (B21)."""
     packed = gzip.compress(b'{"error":{"message":"SECRET"}}')
     engine.status, engine.headers, engine.chunks = 400, {**JSON, "content-encoding": "gzip"}, [packed]
-    _, headers, received = await scripted.post("/v1/chat/completions", CHAT)
-    assert (headers["content-encoding"], received) == ("gzip", packed)
+    _, headers, received = await scripted.post("/v1/chat/completions", CHAT, accept_encoding="gzip;q=0.5, br")
+    assert (headers["content-encoding"], received, engine.accepted) == ("gzip", packed, "gzip;q=0.5, br")
+    (line,) = await scripted.finished(1)
+    assert line["ending"] == "client_error"
+    assert b"SECRET" not in scripted.output.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ext_proc.core.names import DESTINATION, EXT_PROC_SERVICE
 from ext_proc.epp.command import add_arguments, configured
 from ext_proc.local.envoy import EnvoyProcess, find_envoy
 from tests.kube.following import Following
-from tests.kube.objects import inference_pool, pod
+from tests.kube.objects import inference_pool, objective, pod
 from tests.kube.server import FakeApi
 from tests.waiting import until
 from tests.wire.duplex.gateways import ai_gateway
@@ -59,7 +59,7 @@ async def test_a_gateway_finds_all_it_looks_for(tmp_path: Path) -> None:
         engines = await exits.enter_async_context(mirrors())
         api = FakeApi()
         ports = [int(engine.address.rpartition(":")[2]) for engine in engines]
-        api.put(inference_pool("vllm", ports=ports), pod("a", "127.0.0.1"))
+        api.put(inference_pool("vllm", ports=ports), pod("a", "127.0.0.1"), objective("urgent", 9))
         service = await exits.enter_async_context(picking(tmp_path, await exits.enter_async_context(api.serving())))
         assert set((await states(service)).values()) == {SERVING}
         addresses = [engine.address for engine in engines]
@@ -70,6 +70,7 @@ async def test_a_gateway_finds_all_it_looks_for(tmp_path: Path) -> None:
         answer = await ask(port, Ask("1", body=body))
         assert answer is not None
         assert answer.status == 200
+        await until(lambda: service._exchange_policy.priority("urgent") == 9)
         (engine,) = [engine for engine in engines if "1" in engine.got]
         assert engine.got["1"].headers[DESTINATION] == engine.address
         async with aiohttp.ClientSession(f"http://{service.admin_address}") as client:
@@ -83,7 +84,7 @@ async def test_not_ready_before_the_cluster_has_told(tmp_path: Path) -> None:
     """Alive but not ready as long as the API server refuses, and ready when it has told, be it of no endpoint."""
     api = FakeApi()
     api.put(inference_pool("vllm"))
-    api.refusals = [(503, {})]
+    api.refusals = [(503, {})] * 3  # the pool and both kinds of objectives ask at once
     async with api.serving() as url, picking(tmp_path, url) as service:
         assert await states(service) == {
             "liveness": SERVING,

@@ -223,3 +223,54 @@ async def test_an_upgrade_passes(tmp_path: Path, envoy: str, profile: str) -> No
         writer.write(b"hello")
         assert await asyncio.wait_for(reader.readexactly(5), 10) == b"hello"
         writer.close()
+
+
+OBEYING = """
+tenants: {header: x-llm-d-inference-fairness-id, priority_header: x-llm-d-inference-objective, priorities: {urgent: 10}}
+gateway: {model_rewrite: true, targets: true}
+"""
+SAID = {
+    "x_gateway_inference_objective": "urgent",
+    "x_gateway_inference_fairness_id": "team",
+    "x_llm_d_model_name_rewrite": MODEL,
+    "x_llm_d_slo_ttft_ms": "250",
+}
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+async def test_what_a_gateway_says_of_a_request_is_obeyed(tmp_path: Path, envoy: str, profile: str) -> None:
+    """Objective, tenant, model and target, by old names and new, where Envoy is told to pass them on."""
+    pool = f"    models: [{MODEL}]\n    caps: {{requests: 1}}\n"
+    options = {"engines": 1, "speed": 1.0, "log_flush": 0.01, "log_buffer": 1}
+    async with running(tmp_path, profile, pool=pool, top=OBEYING, gateway_headers=True, **options) as stack:
+        body = {"model": MODEL, "max_tokens": 60, "ignore_eos": True, "messages": TURNS}
+        asked = [asyncio.create_task(stack.post(CHAT, body))]
+        await until(lambda: len(stack.service._core.ledger) == 1)
+        for number, headers in enumerate(({}, SAID), start=1):
+            named = body | {"model": "alias", "max_tokens": 4} if headers else body
+            asked.append(asyncio.create_task(stack.post(CHAT, named, **headers)))
+            await until(lambda count=number: len(stack.service._core.admission) == count)  # type: ignore[misc]
+        assert [row.highest for row in stack.service._core.admission._rows()] == [10]
+        answers = await asyncio.gather(*asked)
+        assert [status for status, _, _ in answers] == [200] * 3
+        model_in_answers = "alias" if profile == "duplex" else MODEL  # elsewhere answers do not pass kvpicker
+        assert json.loads(answers[2][2])["model"] == model_in_answers
+        _, _, events = await stack.post(CHAT, body | {"model": "alias", "max_tokens": 4, "stream": True}, **SAID)
+        data = [json.loads(line[6:]) for line in events.splitlines() if line.startswith(b"data: {")]
+        assert {each["model"] for each in data} == {model_in_answers}
+        entries = sorted(await received(stack, CHAT), key=lambda entry: entry["received_at"])
+        assert sent(entries[1])["x-gateway-inference-objective"] == "urgent"
+        assert "content-length" not in sent(entries[1]), "the body has another length now"
+        assert [each.get("ttft_target_ms") for each in await stack.decisions()].count(250.0) == 2
+
+
+@pytest.mark.parametrize("profile", PROFILES)
+async def test_what_a_client_says_of_a_request_is_not_heard(tmp_path: Path, envoy: str, profile: str) -> None:
+    """Unless Envoy is told otherwise, whatever kvpicker would obey: the model is the body's, and nobody serves it."""
+    pool = f"    models: [{MODEL}]\n"
+    async with running(tmp_path, profile, pool=pool, top=OBEYING, engines=1) as stack:
+        status, _, _ = await stack.post(CHAT, {"model": "alias", "messages": TURNS}, **SAID)
+        assert status == 404
+        status, _, _ = await stack.post(CHAT, {"model": MODEL, "max_tokens": 1, "messages": TURNS}, **SAID)
+        assert status == 200
+        assert [each for each in await stack.decisions() if "ttft_target_ms" in each] == []

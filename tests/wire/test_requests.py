@@ -6,6 +6,7 @@ import asyncio
 import gzip
 import hashlib
 import json
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -14,7 +15,7 @@ import openai
 import pytest
 
 from tests.waiting import until
-from tests.wire.stack import MODEL, PROFILE, Stack, needs_retries, received, refuse
+from tests.wire.stack import MODEL, PROFILE, Stack, needs_retries, received, refuse, running_stack
 
 pytestmark = pytest.mark.envoy
 TURNS = [{"role": "user", "content": "List three rivers. " * 60}]
@@ -60,6 +61,7 @@ async def test_engines_token_counts_arrive(stack: Stack, path: str, stream: bool
     body = {"model": MODEL, "max_tokens": 5, "messages": TURNS, "input": TURNS, "stream": stream}
     if "chat" in path and stream:
         body["stream_options"] = {"include_usage": True}
+    await stack.log_is_open()
     await stack.post(path, body)
     await stack.finished(1)
     await stack.post(path, body)
@@ -304,8 +306,28 @@ async def test_no_secret_is_logged(stack: Stack) -> None:
     await stack.post("/v1/chat/completions", body, **headers)
     await stack.post("/v1/chat/completions", b'{"model": "SECRET5', **headers)
     await stack.finished(2)
+    assert not any("SECRET" in page for page in await everything_told(stack))
+
+
+async def test_no_secret_is_logged_at_debug_level_either(tmp_path: Path) -> None:
+    """Not in queries, sessions, tenants or broken bodies, whoever is answered, refused or passed on (H04)."""
+    async with running_stack(
+        tmp_path, pool="log: {level: debug}\ntenants: {header: x-tenant}", tenant_header="x-tenant"
+    ) as stack:
+        headers = {"authorization": "Bearer SECRET1", "x_session_id": "SECRET2", "x_tenant": "SECRET3"}
+        chat = {"model": MODEL, "messages": [{"role": "user", "content": "SECRET4"}], "user": "SECRET5"}
+        await stack.post("/v1/chat/completions?api_key=SECRET6", chat, **headers)
+        await stack.post("/v1/chat/completions", {**chat, "model": "nobody/serves-this"}, **headers)
+        await stack.post("/v1/chat/completions", gzip.compress(b"SECRET7")[:-3], content_encoding="gzip", **headers)
+        await stack.post("/no/such/SECRET8", chat, **headers)
+        await stack.finished(2)
+        assert not any("SECRET" in page for page in await everything_told(stack))
+
+
+async def everything_told(stack: Stack) -> list[str]:
+    """Return the log and all pages that show something of requests."""
     pages = [stack.output.getvalue().decode()]
-    for page in ("/metrics", "/debug/decisions", "/debug/endpoints"):
+    for page in ("/metrics", "/debug/decisions", "/debug/endpoints", "/debug/state", "/endpoints"):
         async with stack.client.get(f"http://{stack.service.admin_address}{page}") as answer:
             pages.append(await answer.text())
-    assert not any("SECRET" in page for page in pages)
+    return pages

@@ -52,7 +52,10 @@ class Body(msgspec.Struct, gc=False):
 
     def output_tokens(self) -> int | None:
         """Return the client's limit on generated tokens; None if there is no sane one."""
-        return next((n for n in self.limits() if type(n) is int and 0 <= n <= _MAX_OUTPUT_TOKENS), None)
+        for limit in self.limits():
+            if type(limit) is int and 0 <= limit <= _MAX_OUTPUT_TOKENS:
+                return limit
+        return None
 
     def namespace(self) -> tuple[str, ...]:
         """Return what separates KV caches, each part with its name and type in front so that none equals another.

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from ext_proc.core.prompts.attachments import KINDS, attachment
+from ext_proc.core.prompts.attachments import KINDS, attachment, embedded
 from ext_proc.core.prompts.framing import (
     ARGUMENTS,
     CALL,
@@ -15,6 +15,7 @@ from ext_proc.core.prompts.framing import (
     NAME,
     OTHER,
     REASONING,
+    SETTING,
     TEXT,
     ordered_json,
     stable_json,
@@ -55,6 +56,12 @@ class Transcript:
         """Add a framed piece that is no text."""
         self.pieces += pieces
         self._in_text = False
+
+    def settings(self, **members: Any) -> None:
+        """Add what a template is told beside the conversation; absent, null and empty members give nothing."""
+        given = {name: value for name, value in members.items() if value}
+        if given:
+            self.add(SETTING, stable_json(given))
 
     def reasoning(self, text: Any) -> None:
         """Add what the model thought."""
@@ -100,6 +107,9 @@ class Transcript:
                 self.add(NAME, word(name))
             self.reasoning(thought)
             self.content(content)
+        images = message.get("images")
+        if images:
+            self.add(embedded(images))
         self._calls(message)
         self.identify(message.get("tool_call_id"))
 

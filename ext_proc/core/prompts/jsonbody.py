@@ -12,7 +12,7 @@ from ext_proc.core.prompts.repair import skip_blanks
 
 T = TypeVar("T", bound=msgspec.Struct)
 
-_BOM = b"\xef\xbb\xbf"
+BOM = b"\xef\xbb\xbf"
 _BLANKS = b" \t\r\n"
 _MAX_VALUES = 100_000
 _LONGEST_NAME = 256
@@ -23,8 +23,8 @@ _INT_DIGITS = 400
 
 def normalise(body: bytes) -> bytes:
     """Strip a byte order mark and leading blanks, and turn UTF-16 and UTF-32 into UTF-8."""
-    if body.startswith(_BOM):
-        body = body[len(_BOM) :]
+    if body.startswith(BOM):
+        body = body[len(BOM) :]
     elif b"\0" in body[:4] or body.startswith((b"\xfe\xff", b"\xff\xfe")):
         body = body.decode(json.detect_encoding(body), "replace").encode("utf-8", "replace")
     return skip_blanks(body)
@@ -66,6 +66,8 @@ def decode(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
 
 def clean(text: str) -> str:
     """Spell out lone surrogates, which neither logs nor protobuf can carry."""
+    if text.isascii():
+        return text
     try:
         text.encode()
     except UnicodeEncodeError:

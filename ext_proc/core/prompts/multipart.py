@@ -9,7 +9,8 @@ _MAX_HEAD = 4096
 _MAX_VALUE = 1024
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,200})"|([^\s;"]{1,200}))""", re.IGNORECASE)
 
-_NAMED = rb"""content-disposition:[^\r\n]*[;\s]name=(?:"%b"|%b(?=[;\s]|$))"""
+_NAMED = rb"""content-disposition:(?:[^\r\n"]|"(?:[^\r\n"\\]|\\.)*")*?[;\s]name=(?:"%b"|%b(?=[;\s]|$))"""
+"""A name within the quotes of another parameter, such as a file's name, is none."""
 
 
 def form_field(content_type: str, body: bytes, name: str) -> str | None:

@@ -8,9 +8,12 @@ import msgspec
 
 from ext_proc.core.prompts.body import Body
 from ext_proc.core.prompts.conversation import Transcript
-from ext_proc.core.prompts.framing import SETTING, estimate_tokens, stable_json
-from ext_proc.core.prompts.prompt_inputs import read_prompts, weigh
+from ext_proc.core.prompts.framing import estimate_tokens
+from ext_proc.core.prompts.prompt_inputs import kept_end, read_prompts, weigh
 from ext_proc.core.prompts.tools import canonical_tools
+
+_SAID_LAST = frozenset({"add_generation_prompt", "enable_thinking", "thinking"})
+"""Arguments of templates that change nothing before the end of a prompt."""
 
 
 class ChatBody(Body, gc=False):
@@ -21,26 +24,42 @@ class ChatBody(Body, gc=False):
     functions: msgspec.Raw = msgspec.Raw()
     documents: Any = None
     chat_template: Any = None
+    chat_template_kwargs: Any = None
+    reasoning_effort: Any = None
+    truncate_prompt_tokens: Any = None
     prompt: Any = None
     max_completion_tokens: Any = None
     max_tokens: Any = None
+    options: Any = None
 
     def read(self) -> tuple[bytes, int]:
-        """Render what templates print first: documents and template, tools, then the messages."""
+        """Render what templates print first: documents, template and its arguments, tools, then the messages."""
         messages = self.messages
         if not messages or not isinstance(messages, list):
             return read_prompts(self.prompt)
         transcript = Transcript()
-        if self.documents or self.chat_template:
-            transcript.add(SETTING, stable_json([self.documents, self.chat_template]))
+        arguments, last = self.chat_template_kwargs, None
+        if arguments and isinstance(arguments, dict):
+            last = {name: value for name, value in arguments.items() if name in _SAID_LAST}
+            arguments = {name: value for name, value in arguments.items() if name not in _SAID_LAST}
+        if self.documents or self.chat_template or arguments or self.reasoning_effort:
+            transcript.settings(
+                documents=self.documents,
+                chat_template=self.chat_template,
+                arguments=arguments,
+                effort=self.reasoning_effort,
+            )
         transcript.add(canonical_tools(self.tools) or canonical_tools(self.functions))
         transcript.messages(messages)
+        if last:
+            transcript.settings(arguments=last)
         prompt = b"".join(transcript.pieces)
-        return prompt, estimate_tokens(len(prompt))
+        return kept_end(prompt, estimate_tokens(len(prompt)), self.truncate_prompt_tokens)
 
     def limits(self) -> tuple[Any, ...]:
-        """Return the limit of today's API before the one it replaced."""
-        return self.max_completion_tokens, self.max_tokens
+        """Return the limit of today's API before the one it replaced, and Ollama's."""
+        held = self.options.get("num_predict") if isinstance(self.options, dict) else None
+        return self.max_completion_tokens, self.max_tokens, held
 
 
 class CompletionBody(Body, gc=False):
@@ -48,10 +67,11 @@ class CompletionBody(Body, gc=False):
 
     prompt: Any = None
     max_tokens: Any = None
+    truncate_prompt_tokens: Any = None
 
     def read(self) -> tuple[bytes, int]:
         """Render the first prompt and weigh all."""
-        return read_prompts(self.prompt)
+        return kept_end(*read_prompts(self.prompt), self.truncate_prompt_tokens)
 
     def limits(self) -> tuple[Any, ...]:
         """Return the limit for each prompt."""

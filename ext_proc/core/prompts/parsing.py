@@ -133,7 +133,7 @@ def _without_prompt(route: Route, head: RequestHead, body: bytes, complete: bool
 
 
 def _parse_plain(route: Route, head: RequestHead, body: bytes, complete: bool) -> InferenceRequest:
-    if body[:1] != b"{":
+    if body[:1] != b"{" or body[1:2] == b"\0":
         body = normalise(body)
         if body[:1] != b"{":
             return _parse_other(route, head, body, complete)

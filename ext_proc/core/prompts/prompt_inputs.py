@@ -7,8 +7,10 @@ from typing import Any
 from ext_proc.core.prompts.framing import (
     BYTES_PER_TOKEN,
     OTHER,
+    SETTING,
     TEXT,
     TOKENS,
+    digest,
     estimate_tokens,
     pack_ids,
     stable_json,
@@ -28,6 +30,13 @@ def read_prompts(prompts: Any) -> tuple[bytes, int]:
         if first:
             total += (len(first) - 1) // BYTES_PER_TOKEN if first[:1] == TOKENS else estimate_tokens(len(first) - 1)
     return first, total
+
+
+def kept_end(prompt: bytes, tokens: int, limit: Any) -> tuple[bytes, int]:
+    """Cut a prompt as `truncate_prompt_tokens` does: its end is kept, which begins like no longer prompt's end."""
+    if limit is None or type(limit) is not int or not 0 < limit < tokens:
+        return prompt, tokens
+    return SETTING + digest(prompt) + prompt[-limit * BYTES_PER_TOKEN :], limit
 
 
 def weigh(value: Any) -> int:

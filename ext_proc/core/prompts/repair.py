@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 _BLANKS = b" \t\r\n"
@@ -9,8 +10,9 @@ _QUOTE = b'"'
 _ESCAPE_SIZE = len(rb"\u0000")
 _MAX_QUOTES = 200_000
 _MAX_BRACKETS = 100_000
-_MAX_CANDIDATES = 8
 """These bound the work to some ten milliseconds; of a busier text a smaller beginning is used."""
+
+_LONGEST_KEY = 256
 
 _NOT_BLANK = re.compile(rb"[^ \t\r\n]")
 _CUT_ESCAPE = re.compile(rb"\\(?:u[0-9a-fA-F]{0,3})?")
@@ -56,18 +58,49 @@ def top_level_string(body: bytes, key: bytes) -> bytes | None:
 
 
 def top_level_span(body: bytes, key: bytes) -> slice | None:
-    """Find where that string stands; an empty slice if what stands under the key is no string, None without the key."""
-    pieces = _split(body) or _split(body[: _MAX_QUOTES - 1])
-    candidates = [index for index in range(1, len(pieces) - 1, 2) if pieces[index] == key]
-    for index in reversed(candidates[-_MAX_CANDIDATES:]):
-        gap = pieces[index + 1].strip(_BLANKS)
-        if gap[:1] != b":" or _depth(_QUOTE.join(pieces[: index + 1 : 2])) != 1:
-            continue
-        if gap != b":" or index + 3 > len(pieces) - 1:
+    """Find where that string stands; an empty slice if what stands under the key is no string, None without the key.
+
+    Of a text too busy to be read whole the beginning is read, and a key behind that makes the slice empty.
+    """
+    pieces = _split(body)
+    if not pieces:
+        if _any_spelling(key).search(body, _MAX_QUOTES - 1):
             return slice(0, 0)
-        start = len(_QUOTE.join(pieces[: index + 2]))
-        return slice(start, start + len(pieces[index + 2]) + 2)
-    return None
+        pieces = _split(body[: _MAX_QUOTES - 1])
+    found = None
+    depth = counted = 0
+    for index in range(1, len(pieces) - 1, 2):
+        if pieces[index] != key and _unescaped(pieces[index]) != key:
+            continue
+        gap = pieces[index + 1].strip(_BLANKS)
+        if gap[:1] != b":":
+            continue
+        depth += _depth(_QUOTE.join(pieces[counted : index + 1 : 2]))
+        counted = index + 1
+        if depth == 1:
+            found = index, gap
+    if found is None:
+        return None
+    index, gap = found
+    if gap != b":" or index + 3 > len(pieces) - 1:
+        return slice(0, 0)
+    start = len(_QUOTE.join(pieces[: index + 2]))
+    return slice(start, start + len(pieces[index + 2]) + 2)
+
+
+def _any_spelling(key: bytes) -> re.Pattern[bytes]:
+    letters = b"".join(rb"(?:%b|\\u00%02x)" % (re.escape(bytes([letter])), letter) for letter in key)
+    return re.compile(_QUOTE + letters + rb'"\s*:', re.IGNORECASE)
+
+
+def _unescaped(text: bytes) -> bytes:
+    r"""Read a key that may be spelt with escapes, as `mod\u0065l` is; long ones are none that is looked for."""
+    if b"\\" not in text or len(text) > _LONGEST_KEY:
+        return text
+    try:
+        return str(json.loads(_QUOTE + text + _QUOTE)).encode("utf-8", "surrogatepass")
+    except ValueError:
+        return text
 
 
 def _split(body: bytes) -> list[bytes]:
@@ -121,7 +154,7 @@ def _safe_end(body: bytes, pieces: list[bytes], stack: bytes, names: frozenset[b
     start = len(body) - len(pieces[last])
     if last % 2:
         key_start = _key_start(pieces[last - 1], start - 1, stack)
-        if stack == b"{" and last > 1 and pieces[last - 2] in names:
+        if stack == b"{" and last > 1 and _unescaped(pieces[last - 2]) in names:
             key_start = _key_start(pieces[last - 3], start - len(pieces[last - 1]) - len(pieces[last - 2]) - 3, stack)
         if key_start is None:
             return start + _whole_characters(pieces[last]), True

@@ -9,6 +9,7 @@ import msgspec
 from ext_proc.core.prompts.body import Body
 from ext_proc.core.prompts.conversation import Transcript
 from ext_proc.core.prompts.framing import OTHER, PREVIOUS, REASONING, digest, estimate_tokens, utf8, word
+from ext_proc.core.prompts.jsonbody import short
 from ext_proc.core.prompts.tools import canonical_tools
 
 _ASSISTANT = b"assistant"
@@ -23,22 +24,30 @@ class ResponseBody(Body, gc=False):
     instructions: Any = None
     tools: msgspec.Raw = msgspec.Raw()
     previous_response_id: Any = None
+    conversation: Any = None
+    prompt: Any = None
+    reasoning: Any = None
     max_output_tokens: Any = None
 
     def read(self) -> tuple[bytes, int]:
         """Render the conversation as the chat API would carry it.
 
-        A request that continues a response has its history in the engine, so the id of that response stands
-        for it: the prompt equals none that starts with the same input.
+        A request that continues a response or a stored conversation has its history in the engine, so the id of that
+        stands for it: the prompt equals none that starts with the same input.
         """
         if not self.input or not isinstance(self.input, str | list):
             return b"", 0
         items = _Items()
+        effort = self.reasoning.get("effort") if isinstance(self.reasoning, dict) else None
+        if effort or self.prompt:
+            items.settings(effort=effort, prompt=self.prompt)
         items.add(canonical_tools(self.tools))
         if self.instructions:
             items.message({"role": "system", "content": self.instructions})
         if self.previous_response_id is not None:
             items.add(PREVIOUS, word(self.previous_response_id))
+        if self.conversation is not None:
+            items.add(PREVIOUS, PREVIOUS, word(self._conversation()))
         if isinstance(self.input, str):
             items.message({"role": "user", "content": self.input})
         else:
@@ -50,6 +59,14 @@ class ResponseBody(Body, gc=False):
     def limits(self) -> tuple[Any, ...]:
         """Return the limit of this API."""
         return (self.max_output_tokens,)
+
+    def session(self) -> str:
+        """Return the body's own name for a conversation, or the one that the engine has for it."""
+        named = self._conversation()
+        return super().session() or (short(named) if isinstance(named, str) else "")
+
+    def _conversation(self) -> Any:
+        return self.conversation.get("id") if isinstance(self.conversation, dict) else self.conversation
 
     def previous(self) -> Any:
         """Return the id of the response that the request continues."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from ext_proc.core.prompts.jsonbody import BOM
 from ext_proc.core.prompts.repair import skip_blanks, top_level_span
 
 _MODEL = b"model"
@@ -14,7 +15,7 @@ def with_model(body: bytes, model: str) -> bytes | None:
 
     None if that cannot be done: the body is no JSON object in UTF-8, or its model is no text.
     """
-    inside = skip_blanks(body)
+    inside = skip_blanks(body.removeprefix(BOM))
     if inside[:1] != b"{":
         return None
     name = msgspec.json.encode(model)

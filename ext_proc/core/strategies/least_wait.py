@@ -9,12 +9,25 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     W_j    = max(0, B_j - now)                             virtual queue
     K_j    = max(0, M_j + L + o - 0.95 C_j) * D / max(M_j, 1)
     q      = min_j (W_j + K_j)
-    cost_j = W_j + S_j * (1 + min(2, q) + 0.03 * min(n_j, 64)) + K_j
+    f_j    = 1 + min(2, q) + 0.03 * min(n_j, 64)
+    cost_j = W_j + S_j * f_j + K_j
 
 The n_j term prices interference with running requests and the K_j term the wait for KV memory; without both, a hot
 prefix draws all traffic to one endpoint. The q factor makes a backlogged fleet care more for what it has cached. R, A,
 o and D are learnt. Where the memory of an endpoint (C) is unknown the smallest known one is assumed; if none is known,
 K is 0.
+
+What is popular gets copies: if p > 4 requests that begin with the same held prefix are in flight, and as many have
+ended while others were, a candidate that nobody waits for (W_j + K_j = 0) pays for what it lacks of that prefix only
+one share in p / 4, since the others will use the copy:
+
+    x_j    = S_j * (1 - min e / e_j)                       what it lacks, if that is at most D / 2
+    cost_j = S_j * f_j - x_j * f_j * (1 - 4 / p)
+
+Without that, requests that share a long system prompt stay for long on the few engines that had it first, and crowd
+each other while they decode: simulated at 0.6 of capacity, first tokens took 1.18 times as long as with a view of the
+engines' true caches, and the others 1.21 times; with it 1.04 and 1.04. Requests that begin alike but came all at once
+are left together, and none spends more on a copy than half of what requests usually take.
 """
 
 from __future__ import annotations
@@ -39,6 +52,11 @@ _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
 _INTERFERENCE_CAP = 64
 _USABLE_MEMORY = 0.95
+_PER_COPY = 4
+"""Requests in flight with the same prefix that bear the price of one more copy of it together."""
+
+_LONGEST_COPYING = 0.5
+"""Share of the usual residence that a request may spend on making a copy."""
 
 
 class LeastWaitParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,7 +106,11 @@ class LeastWait:
             wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
             for wait, prefill, load in zip(waits, prefills, loads, strict=True)
         ]
-        return Ranking(costs, queues, works, prefills, memories, factor - 1, share, most, True, attention)
+        discounts: Sequence[float] = ()
+        if context.siblings > _PER_COPY:
+            discounts = _discounts(costs, waits, works, prefills, context)
+            costs = list(map(add, costs, discounts)) if discounts else costs
+        return Ranking(costs, queues, works, prefills, memories, discounts, factor - 1, share, most, True, attention)
 
     def _prefills(
         self, length: int, attention: float, candidates: Candidates, context: Context
@@ -105,6 +127,24 @@ class LeastWait:
         if rates:
             return works, [work / (own or rate) for work, own in zip(works, rates, strict=True)]
         return works, [work / rate for work in works]
+
+
+def _discounts(
+    costs: Sequence[float],
+    waits: Sequence[float],
+    works: Sequence[float],
+    prefills: Sequence[float],
+    context: Context,
+) -> list[float]:
+    """Return what others bear of each candidate's cost, below 0; empty if all hold as much of the prompt."""
+    least = min(works)
+    if least == max(works):
+        return []
+    share, most = 1 - _PER_COPY / context.siblings, _LONGEST_COPYING * context.residence
+    return [
+        cost * (least / work - 1) * share if wait <= 0 and prefill * (1 - least / work) <= most else 0.0
+        for cost, wait, work, prefill in zip(costs, waits, works, prefills, strict=True)
+    ]
 
 
 def _memories(claim: float, residence: float, candidates: Candidates, loads: Sequence[Load]) -> list[float]:

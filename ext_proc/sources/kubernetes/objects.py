@@ -1,6 +1,7 @@
 """The parts of Kubernetes objects that are read, and the answers of an API server that carry them.
 
-Shapes: core/v1, discovery.k8s.io/v1 and inference.networking.k8s.io/v1. A Go server writes null for an empty list.
+Shapes: core/v1, discovery.k8s.io/v1, inference.networking.k8s.io/v1 and llm-d.ai/v1alpha2. A Go server writes null for
+an empty list.
 """
 
 from __future__ import annotations
@@ -112,6 +113,26 @@ class InferencePool(Part, frozen=True):
     metadata: Metadata
     spec: InferencePoolSpec = InferencePoolSpec()
     status: InferencePoolStatus = InferencePoolStatus()
+
+
+class PoolRef(Part, frozen=True):
+    """The InferencePool that an InferenceObjective is for."""
+
+    name: str = ""
+
+
+class InferenceObjectiveSpec(Part, frozen=True):
+    """What an InferenceObjective wants; no priority is 0."""
+
+    priority: int | None = None
+    pool_ref: PoolRef = PoolRef()
+
+
+class InferenceObjective(Part, frozen=True):
+    """An InferenceObjective: a name that requests may have their priority by."""
+
+    metadata: Metadata
+    spec: InferenceObjectiveSpec = InferenceObjectiveSpec()
 
 
 class ServiceSpec(Part, frozen=True):

@@ -106,6 +106,9 @@ class PoolWatch:
         self._task = asyncio.create_task(self._follow(), name=f"follow pool {name}")
 
     def _start(self, config: KubernetesPoolConfig) -> None:
+        if config.selector is not None:
+            self._select(config.selector)
+            return
         base = f"namespaces/{config.namespace}"
         if config.inference_pool is not None:
             path = f"/apis/inference.networking.k8s.io/v1/{base}/inferencepools"
@@ -173,7 +176,7 @@ class PoolWatch:
             await asyncio.sleep(min(max(used / SHARE, PAUSE_S[0]), PAUSE_S[1]))
 
     def _update(self) -> None:
-        problem, found = self._from_pool() if self._pools is not None else self._from_slices()
+        problem, found = self._find()
         if found is not None:
             self._supply(found)
         broken = [reflector for reflector in self._tasks if reflector.problem]
@@ -181,6 +184,13 @@ class PoolWatch:
             self._tell(broken[0].problem, broken[0].detail)
         else:
             self._tell(problem, "")
+
+    def _find(self) -> tuple[str, Found | None]:
+        """Return what is wrong with the objects, if anything, and the endpoints as far as they are known."""
+        if self._config.selector is not None:
+            pods = self._select(self._config.selector)
+            return "", None if pods is None else resolve(self._of_pods(pods, self._config.target_ports))
+        return self._from_slices() if self._pools is None else self._from_pool()
 
     def _supply(self, found: Found) -> None:
         now = time.monotonic()
@@ -206,12 +216,12 @@ class PoolWatch:
             return "", None
         pool = next(reversed(list(self._pools.objects.values())), None)
         if pool is None:
-            self._select(NO_TEXTS)
+            self._select("")
             return "no_such_inference_pool", Found()
         self._note(pool_facts(pool))
         ports = tuple(port.number for port in pool.spec.target_ports or ())
         selector = pool.spec.selector.match_labels or NO_TEXTS
-        pods = self._select(selector)
+        pods = self._select(selector_text(selector))
         if not selector or not ports:
             return "inference_pool_selects_nothing", Found()
         if pods is None:
@@ -235,7 +245,7 @@ class PoolWatch:
         labels: dict[str, dict[str, str]] = {}
         if self._services is not None:
             service = next(reversed(list(self._services.objects.values())), None)
-            pods = self._select(NO_TEXTS if service is None else service.spec.selector or NO_TEXTS)
+            pods = self._select("" if service is None else selector_text(service.spec.selector or NO_TEXTS))
             if not self._services.listed or (pods is None and self._next_pods is not None):
                 return "", None
             for pod in (pods or {}).values():
@@ -251,9 +261,8 @@ class PoolWatch:
             return "no_such_port" if port is not None else "port_not_clear", found
         return "", found
 
-    def _select(self, selector: Mapping[str, str]) -> Mapping[str, Pod] | None:
+    def _select(self, text: str) -> Mapping[str, Pod] | None:
         """Follow the pods with these labels; return those known, of the labels before until these are listed."""
-        text = selector_text(selector)
         if text != self._selector:
             self._selector = text
             if self._next_pods is not None:

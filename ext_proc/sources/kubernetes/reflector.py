@@ -75,6 +75,8 @@ class Reflector(Generic[T]):
         on_change: told after the objects have changed.
         on_state: told when `problem` has changed.
         rng: spreads the waits.
+        absent_s: seconds between two looks for a resource that the server does not have, where that is no failure; 0
+            takes it for one.
 
     Attributes:
         problem: why the objects may be out of date; empty while nothing speaks for that.
@@ -92,6 +94,7 @@ class Reflector(Generic[T]):
         on_change: Callable[[], None],
         on_state: Callable[[], None],
         rng: random.Random,
+        absent_s: float = 0.0,
     ) -> None:
         self.problem = ""
         self.detail = ""
@@ -103,6 +106,7 @@ class Reflector(Generic[T]):
         self._on_change = on_change
         self._on_state = on_state
         self._rng = rng
+        self._absent_s = absent_s
         self._reflection: Reflection[T] = Reflection()
         self._failures = 0
         self._is_watching = False
@@ -124,6 +128,10 @@ class Reflector(Generic[T]):
             try:
                 await self._round()
             except Exception as error:  # noqa: BLE001  whatever goes wrong, the next round may go well
+                if self._absent_s and _reason(error) == "not_found":
+                    self._gone()
+                    await asyncio.sleep(self._absent_s)
+                    continue
                 if isinstance(error, ExpiredError):
                     self._reflection.expired()
                 elif self._is_watching:
@@ -210,6 +218,15 @@ class Reflector(Generic[T]):
         if answer.status == _EXPIRED:
             raise ExpiredError
         raise _AnswerError(answer.status, answer.headers.get("Retry-After"))
+
+    def _gone(self) -> None:
+        """The server does not have the resource, or not any more."""
+        self._is_watching = False
+        had = bool(self.objects)
+        self._reflection = Reflection()
+        self._recovered()
+        if had:
+            self._on_change()
 
     def _failed(self, reason: str, error: Exception) -> None:
         self._failures += 1

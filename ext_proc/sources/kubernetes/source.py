@@ -1,4 +1,4 @@
-"""Follows the endpoints of every pool that lives in a Kubernetes cluster."""
+"""Follows the endpoints of every pool that lives in a Kubernetes cluster, and the priorities that it names."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 from ext_proc.config import Config, KubernetesConfig, KubernetesPoolConfig
 from ext_proc.sources.kubernetes.access import Access, ClusterAccess
+from ext_proc.sources.kubernetes.objectives import ObjectiveWatch, PrioritiesListener, merged
 from ext_proc.sources.kubernetes.pool import Listener, PoolWatch
+
+
+class SourceListener(Listener, PrioritiesListener, Protocol):
+    """Hears of pools and of priorities."""
 
 
 class KubernetesSource:
@@ -23,7 +29,7 @@ class KubernetesSource:
 
     def __init__(
         self,
-        listener: Listener,
+        listener: SourceListener,
         access: Callable[[KubernetesConfig], Access] = ClusterAccess,
         rng: random.Random | None = None,
     ) -> None:
@@ -33,6 +39,7 @@ class KubernetesSource:
         self._settings = KubernetesConfig()
         self._wanted: dict[str, KubernetesPoolConfig] = {}
         self._watches: dict[str, PoolWatch] = {}
+        self._objectives: dict[str, ObjectiveWatch] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
@@ -46,7 +53,13 @@ class KubernetesSource:
         same_access = config.kubernetes == self._settings
         for name in list(self._watches):
             if not same_access or wanted.get(name) != self._wanted[name]:
-                self._end(name)
+                self._end(self._watches.pop(name))
+        namespaces = {each.namespace for each in wanted.values() if each.inference_pool is not None}
+        if not config.gateway.objectives:
+            namespaces = set()
+        for name in list(self._objectives):
+            if not same_access or name not in namespaces:
+                self._end(self._objectives.pop(name))
         self._settings, self._wanted = config.kubernetes, wanted
         for name, settings in wanted.items():
             if name not in self._watches:
@@ -54,6 +67,21 @@ class KubernetesSource:
                 self._watches[name] = PoolWatch(
                     name, settings, access, self._settings.inactivity_s, self._listener, self._rng
                 )
+        for name in namespaces - self._objectives.keys():
+            access = self._access(self._settings)
+            self._objectives[name] = ObjectiveWatch(
+                name, access, self._settings.inactivity_s, self._merge, self._listener, self._rng
+            )
+        self._merge()
+
+    def _merge(self) -> None:
+        """Tell which priorities the objectives of all pools name."""
+        pools = [
+            self._objectives[each.namespace].priorities(each.inference_pool)
+            for each in self._wanted.values()
+            if each.inference_pool is not None and each.namespace in self._objectives
+        ]
+        self._listener.priorities_changed(merged(pools))
 
     async def answered(self, seconds: float) -> None:
         """Wait until the endpoints of each pool are known, or why they are not; but no longer than this."""
@@ -63,11 +91,12 @@ class KubernetesSource:
 
     async def close(self) -> None:
         """Follow nothing any more."""
-        for name in list(self._watches):
-            self._end(name)
+        for watches in (self._watches, self._objectives):
+            while watches:
+                self._end(watches.popitem()[1])
         await asyncio.gather(*self._closing, return_exceptions=True)
 
-    def _end(self, name: str) -> None:
-        task = asyncio.create_task(self._watches.pop(name).close(), name=f"stop following {name}")
+    def _end(self, watch: PoolWatch | ObjectiveWatch) -> None:
+        task = asyncio.create_task(watch.close(), name="stop following")
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

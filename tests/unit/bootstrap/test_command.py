@@ -23,10 +23,11 @@ def call(*arguments: str) -> int:
 
 def test_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     """Without --output the configuration goes to stdout, headed by the command that renders it again."""
-    assert call("--processor", "unix:/run/kv picker.sock", "--retries", "1", "--admin", "none", "--first-token") == 0
+    flags = ("--first-token", "--gateway-headers")
+    assert call("--processor", "unix:/run/kv picker.sock", "--retries", "1", "--admin", "none", *flags) == 0
     first = capsys.readouterr().out.splitlines()[0]
     command = "kvpicker envoy-config --profile lean --processor 'unix:/run/kv picker.sock' --admin none --retries 1"
-    assert first == f"# Rendered by: {command} --first-token"
+    assert first == f"# Rendered by: {command} --first-token --gateway-headers"
 
 
 def test_profile_and_version_are_spelt(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +68,19 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     """A folder that is not there is an error that names it."""
     with pytest.raises(ConfigError, match=r"--output: .*/nodir/envoy.yaml cannot be written: No such file"):
         call("--output", str(tmp_path / "nodir" / "envoy.yaml"))
+
+
+def test_tls_is_spelt_and_its_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """What Envoy needs to follow certificates lies in a folder, each file headed as the configuration is."""
+    words = "--tls-ca /tls/ca.crt --tls-name kvpicker.ns.svc --tls-client /tls --tls-secrets /etc/envoy/secrets"
+    assert call(*words.split(), "--write-secrets", str(tmp_path)) == 0
+    first = capsys.readouterr().out.splitlines()[0]
+    assert first == f"# Rendered by: kvpicker envoy-config --profile lean {words}"
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == ["kvpicker_authorities.yaml", "kvpicker_client.yaml"]
+    assert {file.read_text(encoding="utf-8").splitlines()[0] for file in files} == {first}
+    assert call("--tls-unverified") == 0
+    assert capsys.readouterr().out.splitlines()[0].endswith("--profile lean --tls-unverified")
 
 
 @pytest.mark.envoy

@@ -1,6 +1,7 @@
 """The configuration file."""
 
 import contextlib
+import time
 from pathlib import Path
 
 import pytest
@@ -269,6 +270,15 @@ def test_hostile_yaml_is_refused_in_few_words(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
         parse(text)
     assert len(str(caught.value)) < 300
+
+
+def test_h13_long_files_that_are_no_yaml_are_refused_at_once() -> None:
+    """Looking for the cause takes no longer with the length of the file, and requests do not wait for it."""
+    began = time.process_time()
+    for text in ("a: b\n" * 20_000, "a: [0:" + ":" * 100_000 + "\n", "[0:" * 50_000 + "\n"):
+        with pytest.raises(ConfigError, match="not valid YAML"):
+            parse(SMALL + "x: {\n" + text + "]")
+    assert time.process_time() - began < 2
 
 
 def test_endpoints_may_be_listed_by_name() -> None:

@@ -83,26 +83,33 @@ async def test_a_picker_that_picks_nothing_is_seen_at_once(capsys: pytest.Captur
     assert "a plain request gets no pick" in capsys.readouterr().err
 
 
+def signed_by(authority: Authority) -> grpc.ServerCredentials:
+    """Make the credentials of a server that an authority knows."""
+    authority.server()
+    both = authority.path.with_name("ca-server.pem").read_bytes()
+    at = both.index(b"-----BEGIN CERTIFICATE")
+    return grpc.ssl_server_credentials([(both[:at], both[at:])])
+
+
+async def test_health_checks_may_be_plaintext_beside_tls(tmp_path: Path) -> None:
+    """So gateways' endpoint pickers serve them, on a port of their own."""
+    async with Picker().serving(signed_by(Authority(tmp_path, "ca"))) as where, Picker().serving() as health:
+        arguments = (where, *KNOWN, "--tls", "--insecure", "--health", health, "--only=health.*", "--only=pick.both")
+        assert await run(*arguments, "--health-plaintext") == 0
+
+
 @pytest.mark.parametrize("way", ["ca", "insecure"])
 async def test_tls_is_spoken(tmp_path: Path, way: str) -> None:
     """The target's certificate is trusted by its authority, or as it is."""
     authority = Authority(tmp_path, "ca")
-    authority.server()
-    both = (tmp_path / "ca-server.pem").read_bytes()
-    at = both.index(b"-----BEGIN CERTIFICATE")
-    credentials = grpc.ssl_server_credentials([(both[:at], both[at:])])
     trust = ["--ca", str(authority.path)] if way == "ca" else ["--insecure"]
-    async with Picker().serving(credentials) as where:
+    async with Picker().serving(signed_by(authority)) as where:
         assert await run(where, *KNOWN, "--tls", *trust, "--only=health.*", "--only=pick.both") == 0
 
 
 async def test_a_stranger_is_not_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """TLS without a way to trust the target reaches nobody."""
-    authority = Authority(tmp_path, "ca")
-    authority.server()
-    both = (tmp_path / "ca-server.pem").read_bytes()
-    at = both.index(b"-----BEGIN CERTIFICATE")
-    async with Picker().serving(grpc.ssl_server_credentials([(both[:at], both[at:])])) as where:
+    async with Picker().serving(signed_by(Authority(tmp_path, "ca"))) as where:
         arguments = [where, "--tls", "--only=health.*", "--timeout", "0.5"]
         assert await asyncio.to_thread(main, ["conformance", *arguments]) == 2
     assert "no connection to 127.0.0.1:" in capsys.readouterr().err
@@ -115,6 +122,7 @@ async def test_a_stranger_is_not_trusted(tmp_path: Path, capsys: pytest.CaptureF
         (("127.0.0.1:1", "--timeout", "0.2"), "no connection to 127.0.0.1:1 (plaintext) in 0.2 s"),
         (("127.0.0.1:1", "--insecure", "--tls", "--timeout", "0.2"), "no certificate from 127.0.0.1:1"),
         (("127.0.0.1:1", "--insecure"), "--ca, --insecure and --server-name go with --tls"),
+        (("127.0.0.1:1", "--tls", "--health-plaintext"), "--health-plaintext goes with --tls and --health"),
         (("unix:/nowhere", "--tls", "--insecure"), "--insecure cannot be used with a Unix socket"),
         (("127.0.0.1:1", "--endpoint", "engine:8000"), "--endpoint engine:8000: not an ip:port"),
         (("127.0.0.1:1", "--only", "nothing.*"), "no check matches nothing.*"),

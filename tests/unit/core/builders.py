@@ -21,6 +21,7 @@ from ext_proc.core.picker import EndpointPicker, Rejection
 from ext_proc.core.pool import EndpointSpec, Registry
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.rates import RateLearner
+from ext_proc.core.sleepers import Sleepers
 from ext_proc.core.strategies import Context, Strategy
 from ext_proc.core.strategies.least_wait import LeastWait
 
@@ -74,7 +75,9 @@ class Fleet:
         self.hasher = PromptHasher()
         self.index = ObservedIndex(self.hasher.tokens)
         self.health = HealthMonitor(observer=self.notes)
-        self.lifecycle = Lifecycle(self.ledger.load)
+        self.sleepers = Sleepers()
+        self.lifecycle = Lifecycle(self.ledger.load, asleep=self.sleepers)
+        self.sleepers.barred = lambda: self.lifecycle.out
         self.generator = random.Random(7)
         self.rates, self.expectations = RateLearner(), Expectations()
         parts: dict[str, Any] = {
@@ -92,7 +95,7 @@ class Fleet:
             observer=self.notes,
             instance="test",
             fallbacks=fallbacks,
-            gates=(self.lifecycle, self.health),
+            gates=(self.lifecycle, self.sleepers, self.health),
         )
         self.feedback = Feedback(**parts, picker=self.picker, observer=self.notes)
         self.fill("p", *[f"10.0.0.{11 + place}:8000" for place in range(count)], **({"models": CHAT} | spec))
@@ -105,9 +108,8 @@ class Fleet:
     def fill(self, pool: str, *addresses: str, **spec: Any) -> None:
         """Make addresses the content of a pool, and state for what came."""
         change = self.registry.replace(pool, [EndpointSpec(address=address, **spec) for address in addresses])
-        follow(
-            change, ledger=self.ledger, index=self.index, memories=(self.health, self.rates), greeters=(self.health,)
-        )
+        memories = (self.health, self.rates, self.sleepers)
+        follow(change, ledger=self.ledger, index=self.index, memories=memories, greeters=(self.health,))
 
     def pick(self, asked: InferenceRequest | None = None, *, subset: set[str] | None = None) -> Decision:
         """Pick, and expect a decision."""

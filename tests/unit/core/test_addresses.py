@@ -65,6 +65,7 @@ def test_any_text_gives_an_address_or_a_value_error(text: str) -> None:
         pytest.param("fd00::10:8000", "needs brackets", id="IPv6 without brackets"),
         pytest.param("[fe80::1%eth0]:8000", "has a zone", id="zone"),
         pytest.param("010.0.0.1:8000", "not an IP address", id="octal IPv4"),
+        pytest.param("http://10.0.0.11:8000", "is a URL", id="URL"),
     ],
 )
 def test_refusals_say_what_to_write(text: str, advice: str) -> None:
@@ -115,13 +116,18 @@ def test_an_endpoint_may_be_listed_by_name(text: str, expected: str) -> None:
         ("10.0.0:8000", "neither"),
         ("-engine:8000", "neither"),
         ("engine..svc:8000", "neither"),
-        ("http://engine:8000", "brackets"),
+        ("http://engine:8000", "is a URL"),
         (f"{'a' * 64}:8000", "neither"),
         (f"{'a.' * 127}a:8000", "neither"),
         ("ünicode:8000", "neither"),
         ("engine:0", "outside 1..65535"),
         ("engine", "no port"),
         ("[fe80::1%eth0]:8000", "zone"),
+        ("0.0.0.0:8000", "no single host"),
+        ("[::]:8000", "no single host"),
+        ("224.0.0.1:8000", "no single host"),
+        ("[ff02::1]:8000", "no single host"),
+        ("255.255.255.255:8000", "no single host"),
     ],
 )
 def test_what_is_neither_address_nor_name_is_refused(text: str, advice: str) -> None:

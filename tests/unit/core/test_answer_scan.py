@@ -107,7 +107,7 @@ def test_a_zero_replaces_nothing() -> None:
 @settings(max_examples=20, deadline=None)
 def test_an_error_within_a_stream_is_noticed(answer: bytes, cuts: list[int], *, failed: bool) -> None:
     """In the forms of both APIs, however it is split."""
-    assert scanned(answer, cuts).failed is failed
+    assert bool(scanned(answer, cuts).failed) is failed
 
 
 @given(cuts=st.lists(st.integers(0, 100), max_size=20))

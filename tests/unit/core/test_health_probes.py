@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
+import msgspec
 import pytest
 
 from ext_proc.core.candidates import Candidates
@@ -59,6 +60,17 @@ def test_probes_in_vain_eject(health: HealthMonitor, notes: Notes) -> None:
     failed(health, A, 6.0)
     assert notes.states == [(A.address, "ejected")]
     assert health.status(A.slot, 6.0).evidence == "2 probes failed; ejected for 5 s"
+
+
+def test_one_probe_is_no_plural(notes: Notes) -> None:
+    """A policy may ask for one failure only."""
+    health = HealthMonitor(POLICY, notes)
+    health.configure(msgspec.structs.replace(POLICY, failed_probes=1), probing=True)
+    health.joined(FLEET)
+    for endpoint in FLEET:
+        health.probed(endpoint, Verdict.GOOD, "http_200", 0.0)
+    failed(health, A, 5.0)
+    assert health.status(A.slot, 5.0).evidence.startswith("1 probe failed;")
 
 
 def test_requests_outweigh_probes(health: HealthMonitor, notes: Notes) -> None:

@@ -107,6 +107,19 @@ def test_never_more_than_allowed_are_out(settings: tuple[bool, float, int], step
         assert story.out <= allowed
 
 
+@given(SETTINGS, STEPS, st.sets(st.integers(0, 5)))
+def test_what_is_absent_does_not_count(settings: tuple[bool, float, int], steps: list[Step], absent: set[int]) -> None:
+    """Of those that are there no more are ejected than of a pool of that size."""
+    story = Story(*settings)
+    slots = {story.fleet[place].slot for place in absent}
+    story.health.miss(lambda: slots)
+    present = [endpoint for endpoint in story.fleet if endpoint.slot not in slots]
+    allowed = max(int(settings[1] * len(present)), 1 if settings[1] and len(present) > 1 else 0)
+    for step in steps:
+        story.go(step)
+        assert sum(story.health.state(endpoint.slot) in OUT for endpoint in present) <= allowed
+
+
 @given(SETTINGS, STEPS)
 def test_the_well_are_always_candidates(settings: tuple[bool, float, int], steps: list[Step]) -> None:
     """An endpoint that only ever answers well is among the candidates of every decision."""

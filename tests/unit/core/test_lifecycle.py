@@ -79,15 +79,6 @@ def test_candidates_of_others_come_back_as_they_are() -> None:
     assert admit(every, request(), 0.0, random.Random(0)) is first
 
 
-def test_rows_seen_are_bounded() -> None:
-    """Candidates that are made for a moment do not pile up."""
-    managed = Managed()
-    managed.drain(A)
-    for _ in range(500):
-        managed.lifecycle.admit(Candidates(managed.fleet.endpoints), request(), 0.0, random.Random(0))
-    assert len(managed.lifecycle._rows) <= 64
-
-
 @pytest.mark.parametrize("order", ["cordon", "drain"])
 def test_an_endpoint_taken_out_gets_no_request_and_no_place_among_fallbacks(order: str) -> None:
     """Neither as the choice nor for Envoy's retries; afterwards it serves again."""

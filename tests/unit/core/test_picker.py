@@ -193,7 +193,13 @@ def test_the_filters_say_what_they_left() -> None:
         fleet.settle(fleet.pick(subset={"10.0.0.11:8000"}), Ending.RESET)
     decision = fleet.pick(subset={"10.0.0.11:8000", "10.0.0.12:8000"})
     reports = [str(report) for report in decision.filters]
-    assert reports == ["model: 2 of 3 match", "subset: 2 of 2 match", "lifecycle: 2 of 2 match", "health: 1 of 2 match"]
+    assert reports == [
+        "model: 2 of 3 match",
+        "subset: 2 of 2 match",
+        "lifecycle: 2 of 2 match",
+        "sleep: 2 of 2 match",
+        "health: 1 of 2 match",
+    ]
     assert decision.reason == "only_candidate"
 
 

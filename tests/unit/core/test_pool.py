@@ -8,7 +8,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ext_proc.core.pool import Change, EndpointSpec, Registry, Snapshot
+from ext_proc.core.pool import Change, EndpointSpec, Registry
+from ext_proc.core.snapshot import Snapshot
 
 if TYPE_CHECKING:
     from ext_proc.core.model import Endpoint
@@ -397,3 +398,17 @@ class RegistryMachine(RuleBasedStateMachine):
 
 RegistryMachine.TestCase.__doc__ = "Whatever sources say, slots are unique, snapshots hold and nothing is lost."
 TestRegistry = RegistryMachine.TestCase
+
+
+def test_each_new_snapshot_is_told_of() -> None:
+    """Whoever listens need not look again and again; what changes nothing is no news, nor is anything after the end."""
+    registry = Registry()
+    heard: list[int] = []
+    end = registry.subscribe(lambda: heard.append(registry.snapshot.version))
+    registry.replace("p", [EndpointSpec(address="10.0.0.1:1")])
+    registry.replace("p", [EndpointSpec(address="10.0.0.1:1")])
+    (endpoint,) = registry.snapshot.endpoints
+    registry.learn(endpoint.address, endpoint.generation, frozenset({"m"}))
+    end()
+    registry.remove_pool("p")
+    assert heard == [1, 2]

@@ -15,7 +15,7 @@ from ext_proc.config import Config, parse
 from tests.kube.following import Following, following
 from tests.kube.objects import endpoint, endpoint_slice, inference_pool, pod
 from tests.kube.schemas import problems
-from tests.kube.server import FakeApi
+from tests.kube.server import FakeApi, rights
 from tests.unit.deploy.overlays import KUSTOMIZE, OVERLAYS, config_text, is_endpoint_picker, overlay, written
 from tests.waiting import until
 
@@ -94,8 +94,10 @@ async def test_the_rights_are_those_that_are_used(name: str, tmp_path: Path) -> 
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
     rules = role["rules"]
     api = FakeApi()
-    api.allowed = {(verb, resource) for rule in rules for resource in rule["resources"] for verb in rule["verbs"]}
+    api.allowed = rights(rules)
     text = config_text(name, tmp_path).replace(f"namespace: {NAMESPACE}", "namespace: default")
+    if is_endpoint_picker(name):
+        text += "gateway: {objectives: true}\n"  # as `kvpicker epp` has it
     service = parse(text).pools["chat"].kubernetes.service  # type: ignore[union-attr]
     api.put(inference_pool("vllm"), pod("a", "10.0.0.1"))
     api.put(endpoint_slice("s", service or "x", [endpoint("10.0.0.1", "u", ready=True)]))

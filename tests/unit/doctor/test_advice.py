@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from ext_proc.config import KvEventsConfig, PoolConfig
+from ext_proc.config.overload import QueueConfig
 from ext_proc.config.settings import TokensConfig
+from ext_proc.core.sleepers import SleepLevel
 from ext_proc.doctor.advice import findings
 from ext_proc.doctor.examination import Examination
 from ext_proc.doctor.finding import Finding, Level
@@ -133,3 +135,20 @@ def test_different_engines_in_one_pool_are_noticed() -> None:
     """Their metrics and their speed differ."""
     (found,) = say(well(), well("10.0.0.2:1", engine="sglang"))
     assert "sglang, vllm" in found.what
+
+
+@pytest.mark.parametrize(
+    ("level", "wake_s", "do"),
+    [
+        (SleepLevel.UNKNOWN, 0.0, "POST http://10.0.0.1:1/wake_up"),
+        (SleepLevel.WEIGHTS_OFFLOADED, 30.0, "nothing"),
+        (SleepLevel.DISCARD_ALL, 30.0, "load its weights"),
+    ],
+)
+def test_e17_a_sleeper_is_told_of(level: SleepLevel, wake_s: float, do: str) -> None:
+    """It is no fault, but somebody may wonder why it gets no requests."""
+    (found,) = say(well(asleep=True, sleep_level=level), queue=QueueConfig(wake_s=wake_s))
+    assert found.level is Level.ADVICE
+    assert "it sleeps" in found.what
+    assert do in found.do
+    assert say(well(asleep=False)) == []

@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from ext_proc.core.model import Endpoint, MetricsSource
+from ext_proc.core.sleepers import SleepLevel
 from ext_proc.doctor.examination import _SAMPLE, Examination, examine
 from ext_proc.doctor.pages import KvEvents, read_cache
 from ext_proc.sim.engine import EngineOptions, SimEngine
@@ -69,6 +70,7 @@ async def test_an_engine_with_everything(http: aiohttp.ClientSession) -> None:
         prefix_caching=True,
         tokenizes_text=True,
         tokenizes_chat=True,
+        asleep=False,
         reports_cached=True,
     )
 
@@ -183,3 +185,13 @@ async def test_an_engine_that_wants_a_key_gets_it_with_every_question(http: aioh
     assert seen.pop("/metrics") == "Bearer scraper"
     assert set(seen) >= {"/v1/models", "/tokenize", "/version", "/server_info", "/v1/completions"}
     assert set(seen.values()) == {"Bearer s3cret"}
+
+
+async def test_e17_an_engine_that_sleeps_is_not_given_a_prompt(http: aiohttp.ClientSession) -> None:
+    """The probe would hang; whether it sleeps its metrics say, or its own answer."""
+    for missing in (frozenset[str](), frozenset({"sleep-metric"})):
+        async with SimEngine(EngineOptions(without=missing)) as engine:
+            engine.slumber.sleep("2")
+            made = await ask(http, engine.address)
+            level = SleepLevel.UNKNOWN if missing else SleepLevel.DISCARD_ALL
+            assert (made.asleep, made.sleep_level, made.reports_cached) == (True, level, None)

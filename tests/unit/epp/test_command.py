@@ -45,6 +45,17 @@ def test_a_name_is_enough() -> None:
     assert (pool.namespace, pool.inference_pool) == ("default", "vllm")
 
 
+def test_a_selector_takes_the_place_of_an_inference_pool() -> None:
+    """Labels and ports are all that is needed to know the endpoints; the namespace is the pod's."""
+    selector = "app=vllm,tier in (a, b),!canary"
+    config = made("--endpoint-selector", selector, "--endpoint-target-ports", "8000,8001,8000", namespace="team")
+    (pool,) = config.pools.values()
+    assert pool.kubernetes is not None
+    assert (pool.kubernetes.namespace, pool.kubernetes.selector) == ("team", selector)
+    assert pool.kubernetes.target_ports == (8000, 8001)
+    assert config.tls == TlsConfig()
+
+
 @pytest.mark.parametrize(
     ("arguments", "variable", "expected"),
     [((), "", "default"), ((), "team", "team"), (("--pool-namespace", "mine"), "team", "mine")],
@@ -108,7 +119,16 @@ def test_the_configuration_of_another_picker_is_left_alone(tmp_path: Path, capsy
     [
         ((), "--pool-name: missing; name the InferencePool, or give pools in --config"),
         (("--pool-name", "x", "--pool-group", "x-k8s.io"), "--pool-group: kvpicker reads InferencePools of the group"),
-        (("--endpoint-selector", "app=vllm"), "--endpoint-selector: kvpicker follows no selector; name"),
+        (("--endpoint-selector", "app=vllm"), "--endpoint-target-ports: missing; --endpoint-selector and"),
+        (("--endpoint-target-ports", "8000"), "--endpoint-selector: missing; --endpoint-selector and"),
+        (
+            ("--pool-name", "x", "--endpoint-selector", "a=b", "--endpoint-target-ports", "1"),
+            "--endpoint-selector: an InferencePool has a selector of its own; remove one",
+        ),
+        (
+            ("--endpoint-selector", "app=vllm=1", "--endpoint-target-ports", "1"),
+            "pools.endpoints.kubernetes.selector: `app=vllm=1` selects no pods",
+        ),
         (("--pool-name", "Not A Name"), "is not a name"),
         (("--pool-name", "x", "--plaintext", "--cert-path", "/c"), "--plaintext: this goes with no other flag"),
         (("--pool-name", "x", "--config", "/nowhere"), "/nowhere: cannot be read"),
@@ -124,7 +144,14 @@ def test_what_cannot_be_used_is_said(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--grpc-port", "70000"), ("--secure-serving=maybe",), ("--drain-timeout", "soon"), ("--pool", "x")]
+    "arguments",
+    [
+        ("--grpc-port", "70000"),
+        ("--secure-serving=maybe",),
+        ("--drain-timeout", "soon"),
+        ("--pool", "x"),
+        ("--endpoint-target-ports", "8000,"),
+    ],
 )
 def test_flags_that_mean_nothing_are_refused(arguments: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     """Neither a value nor an abbreviation is guessed."""

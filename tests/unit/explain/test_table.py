@@ -24,6 +24,7 @@ PICKED: dict[str, Any] = {
     "notes": [],
 }
 TERMS = {"queue_ms": 1.0, "prefill_ms": 2.0, "interference_ms": 3.0, "backlog_ms": 4.0, "memory_ms": 5.0}
+TERMS["discount_ms"] = -0.5
 
 
 def shown(candidates: list[dict[str, Any]]) -> str:
@@ -48,7 +49,7 @@ def test_the_chosen_one_and_its_fallbacks_are_numbered() -> None:
     """The order in which Envoy tries them stands in front."""
     output = shown([row(12, **TERMS, cost_ms=15.0), row(11, **TERMS, cost_ms=1500.25)])
     assert cells(output, "10.0.0.12:8000")[0] == "1."
-    assert cells(output, "10.0.0.11:8000")[-6:] == ["1.0", "2.0", "3.0", "4.0", "5.0", "1,500.2"]
+    assert cells(output, "10.0.0.11:8000")[-7:] == ["1.0", "2.0", "3.0", "4.0", "5.0", "-0.5", "1,500.2"]
 
 
 def test_who_was_filtered_out_has_no_cost() -> None:

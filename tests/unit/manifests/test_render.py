@@ -138,6 +138,34 @@ def test_istio_speaks_tls_to_the_picker() -> None:
     assert rule["trafficPolicy"]["tls"] == {"mode": "SIMPLE", "insecureSkipVerify": True}
 
 
+VERIFIED = {"tls_ca": "picker-ca", "tls_name": "kvpicker.ns.svc"}
+
+
+def test_istio_verifies_whom_it_speaks_to() -> None:
+    """By authority and name; with a certificate of its own both sides do."""
+    rule = objects("istio", **VERIFIED)["DestinationRule"]
+    assert problems(rule) == []
+    names = {"sni": "kvpicker.ns.svc", "subjectAltNames": ["kvpicker.ns.svc"]}
+    assert rule["spec"]["trafficPolicy"]["tls"] == {"mode": "SIMPLE", "credentialName": "picker-ca", **names}
+    mutual = objects("istio", tls_ca="gw", tls_name="kvpicker.ns.svc", tls_client="gw")["DestinationRule"]
+    assert problems(mutual) == []
+    assert mutual["spec"]["trafficPolicy"]["tls"] == {"mode": "MUTUAL", "credentialName": "gw", **names}
+
+
+def test_envoy_gateway_verifies_whom_it_speaks_to() -> None:
+    """The policy holds for the Service of exchanges and for that of each log; none of them is plain HTTP/2 then."""
+    text = to_yaml("envoy-gateway", ManifestOptions(**VERIFIED, tls_client="gw"))  # type: ignore[arg-type]
+    documents = list(yaml.safe_load_all(text))
+    assert [each for each in documents if each["apiVersion"] != "v1" and problems(each)] == []
+    made = {each["kind"]: each["spec"] for each in documents}
+    policy = made["BackendTLSPolicy"]
+    assert [each["name"] for each in policy["targetRefs"]] == ["kvpicker", "kvpicker-0", "kvpicker-1"]
+    assert policy["validation"]["hostname"] == "kvpicker.ns.svc"
+    assert made["EnvoyProxy"]["backendTLS"]["clientCertificateRef"]["name"] == "gw"
+    assert "appProtocol" not in made["Service"]["ports"][0]
+    assert "BackendTLSPolicy" not in objects("envoy-gateway")
+
+
 def test_envoy_gateway_goes_where_kvpicker_says() -> None:
     """It obeys the header that kvpicker sets, and takes it and its kin away from clients before."""
     made = objects("envoy-gateway")
@@ -175,6 +203,14 @@ REFUSED: dict[str, tuple[Profile, dict[str, Any], str]] = {
     "two ports": ("envoy-gateway", {"target_ports": (1, 2)}, "target_port: one port of the engines' Service"),
     "replicas": ("envoy-gateway", {"replicas": 0}, "replicas: 1 to 9 are possible, not 0"),
     "timeout": ("envoy-gateway", {"message_timeout": 0.0}, "message_timeout: 0.0 s is not between 0 and 9999"),
+    "no name": ("istio", {"tls_ca": "ca"}, "tls_name: missing; write the name that kvpicker's certificate is for"),
+    "no authority": ("istio", {"tls_client": "x"}, "tls_client: nothing is verified; name the authority by `tls_ca`"),
+    "a path": ("istio", {"tls_ca": "/etc/ca.crt", "tls_name": "x"}, "tls_ca: '/etc/ca.crt' is no name of an object"),
+    "apart": (
+        "istio",
+        {"tls_ca": "ca", "tls_name": "x", "tls_client": "gw"},
+        "tls_ca: Istio looks for the authority in the client's Secret or in gw-cacert; name either",
+    ),
     "no model": ("envoy-ai-gateway", {}, "model: missing; Envoy AI Gateway routes by model"),
     "empty model": ("envoy-ai-gateway", {"models": ("",)}, "model: at most 16 models, none of them empty"),
 }

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from ext_proc.core.errors import ModelNotFound, Saturated
+from ext_proc.core.errors import Asleep, ModelNotFound, Saturated
 from ext_proc.core.model import CostTerms, Decision, Ending, FilterReport, Operation, Outcome, Usage
 from ext_proc.core.picker import Rejection
 from ext_proc.core.rehearsal import Rehearsal, Removal
@@ -21,7 +21,7 @@ def test_a_decision_is_explained_in_milliseconds(decision: Decision) -> None:
     first, second = explain(decision, None)["candidates"]
     assert first == {
         "endpoint": "10.0.0.11:8000", "cost_ms": 72.5, "queue_ms": 20.0, "prefill_ms": 30.0, "interference_ms": 6.0,
-        "backlog_ms": 4.0, "memory_ms": 12.5, "hit_tokens": 512, "in_flight": 3,
+        "backlog_ms": 4.0, "memory_ms": 12.5, "discount_ms": 0.0, "hit_tokens": 512, "in_flight": 3,
     }  # fmt: skip
     assert second["endpoint"] == "[fd00::12]:8000"
 
@@ -172,6 +172,14 @@ def test_a_rehearsed_request_that_finds_all_busy_is_told_that_real_ones_wait(dec
     assert (told["verdict"], told["reason"]) == ("refused", "saturated")
     assert told["removed"][0]["why"] == "as many requests or tokens in flight as it may have"
     assert "waits for its turn" in told["notes"][0]
+
+
+def test_e17_a_rehearsed_request_that_finds_all_asleep_is_told_what_real_ones_wait_for(decision: Decision) -> None:
+    """A dry run wakes nobody."""
+    made = Rejection(Asleep("all asleep"), (FilterReport("sleep", 1, 0, ()),))
+    told = explain_rehearsal(Rehearsal(made, decision.request, (Removal("sleep", decision.endpoints[:1]),)))
+    assert (told["verdict"], told["reason"], told["removed"][0]["why"]) == ("refused", "asleep", "its engine sleeps")
+    assert "`queue.wake_s`" in told["notes"][0]
 
 
 @pytest.mark.parametrize(

@@ -98,3 +98,28 @@ def test_a_stream_that_recovers_is_no_longer_failing() -> None:
     lines.failing = True
     configure("info", "json", lines).info("a")
     assert not lines.failing
+
+
+class Unflushable(io.BytesIO):
+    """A stream that cannot be flushed for a while."""
+
+    full = True
+
+    def flush(self) -> None:
+        """Fail."""
+        if self.full:
+            raise BrokenPipeError
+
+
+def test_lines_that_wait_are_told_of() -> None:
+    """Whoever flushes sleeps until there is something to flush, and tries again what failed."""
+    stream = Unflushable()
+    lines = LineWriter(stream)
+    assert not lines.waits.is_set()
+    lines.info(b"a")
+    assert lines.waits.is_set()
+    lines.flush()
+    assert lines.waits.is_set()
+    stream.full = False
+    lines.flush()
+    assert not lines.waits.is_set()

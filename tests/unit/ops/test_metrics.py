@@ -71,7 +71,7 @@ def exposed(decision: Decision) -> Exposed:
 def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed:
     """Everything was counted at least once."""
     metrics = exposed.metrics
-    request = msgspec.structs.replace(decision.request, unhashed=Unhashed.NO_PROMPT)
+    request = msgspec.structs.replace(decision.request, unhashed=Unhashed.NO_PROMPT, model=None, truncated=True)
     metrics.decided(msgspec.structs.replace(decision, request=request), 30e-6)
     metrics.first_token(decision, 0.75)
     metrics.finished(decision, outcome_of())
@@ -83,6 +83,7 @@ def busy(exposed: Exposed, decision: Decision, outcome_of: OutcomeOf) -> Exposed
     metrics.strategy_failed("least-wait", ValueError())
     metrics.health_changed(decision.chosen, "ejected", "x", "reset")
     metrics.probed("good")
+    metrics.wake_called("ok")
     metrics.config_reloaded("kvpicker.yaml", applied=True)
     metrics.access_log_entry("joined")
     metrics.line_held_back("request_finished")
@@ -114,6 +115,7 @@ def test_a_finished_request_is_counted_by_model_operation_and_ending(busy: Expos
         ("queued_total", {"pool": "chat", "result": "served"}),
         ("passed_total", {"reason": "unknown_path"}),
         ("unhashed_total", {"reason": "no_prompt"}),
+        ("models_unseen_total", {}),
         ("log_lines_suppressed_total", {"event": "request_finished"}),
         ("exchange_failures_total", {"reason": "internal"}),
         ("strategy_failures_total", {"strategy": "least-wait"}),

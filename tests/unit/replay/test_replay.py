@@ -256,7 +256,7 @@ async def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
     try:
         await until(started)
         os.killpg(process.pid, signal.SIGINT)
-        _, errors = await asyncio.wait_for(process.communicate(), 30)
+        _, errors = await asyncio.wait_for(process.communicate(), 90)
     finally:
         if process.returncode is None:
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""A server whose page of metrics can be changed at any time."""
+"""A server that answers as a test says at the moment."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ async def drip(request: web.Request) -> web.StreamResponse:
     response = web.StreamResponse()
     await response.prepare(request)
     while True:
-        await response.write(b"#")
+        await response.write(b" ")
         await asyncio.sleep(0.02)
 
 
@@ -87,6 +87,13 @@ async def flood(request: web.Request) -> web.StreamResponse:
         await response.write(b"#" * 65_536)
 
 
+async def drop(request: web.Request) -> web.StreamResponse:
+    """Close the connection without an answer."""
+    assert request.transport is not None
+    request.transport.abort()
+    return web.Response()
+
+
 async def cut(request: web.Request) -> web.StreamResponse:
     """Promise more bytes than are sent."""
     response = web.StreamResponse(headers={"Content-Length": "1000"})
@@ -95,6 +102,18 @@ async def cut(request: web.Request) -> web.StreamResponse:
     assert request.transport is not None
     request.transport.abort()
     return response
+
+
+def until_closed(body: bytes) -> Answer:
+    """Answer with bytes that end with the connection, as HTTP/1.0 does."""
+
+    async def answer(request: web.Request) -> web.StreamResponse:
+        assert request.transport is not None
+        request.transport.write(b"HTTP/1.0 200 OK\r\n\r\n" + body)
+        request.transport.close()
+        raise asyncio.CancelledError
+
+    return answer
 
 
 @asynccontextmanager

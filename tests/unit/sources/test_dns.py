@@ -145,6 +145,17 @@ async def test_a_name_that_is_gone_keeps_its_addresses_for_the_documented_time(f
     assert await followed.asked_again() == ["10.0.0.31:8000"]
 
 
+@pytest.mark.parametrize("blocked", ["0.0.0.0", "::", "224.0.0.1", "255.255.255.255"])
+async def test_e09_an_answer_that_blocks_a_name_is_none(followed: Followed, blocked: str) -> None:
+    """It would lead requests to whatever listens beside Envoy; the name keeps its address as if it were unknown."""
+    await followed.follow(DnsConfig(interval_s=0.1, forget_s=60.0))
+    followed.service.answer = [blocked]
+    assert await followed.asked_again() == ["10.0.0.31:8000"]
+    assert followed.states[-1] == (HOST, "unknown")
+    followed.service.answer = [blocked, "10.0.0.32"]
+    assert await followed.asked_again() == ["10.0.0.32:8000"]
+
+
 async def test_a_look_up_that_hangs_ends(followed: Followed, monkeypatch: pytest.MonkeyPatch) -> None:
     """The last addresses stay meanwhile (E22)."""
     monkeypatch.setattr(dns, "TIMEOUT_S", 0.05)

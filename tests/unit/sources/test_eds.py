@@ -11,7 +11,8 @@ import pytest
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.health import HealthState
 from ext_proc.core.lifecycle import Stage
-from ext_proc.core.pool import EndpointSpec, Registry, Snapshot
+from ext_proc.core.pool import EndpointSpec, Registry
+from ext_proc.core.snapshot import Snapshot
 from ext_proc.sources.eds import EdsWriter, HostHealth, Offer, offered, render
 
 if TYPE_CHECKING:
@@ -198,10 +199,10 @@ def test_another_state_is_written(tmp_path: Path) -> None:
 
 
 def test_an_operators_word_goes_before_health() -> None:
-    """Whoever is taken out is draining for Envoy, in whichever health; ready is healthy."""
+    """Whoever is taken out, or sleeps, is draining for Envoy, in whichever health; ready is healthy."""
     assert offered(HealthState.READY, Stage.ACTIVE).health is HostHealth.HEALTHY
     assert offered(HealthState.EJECTED, Stage.ACTIVE).health is HostHealth.UNHEALTHY
-    for stage in (Stage.CORDONED, Stage.DRAINING, Stage.DRAINED):
+    for stage in (Stage.CORDONED, Stage.DRAINING, Stage.DRAINED, Stage.ASLEEP):
         for state in HealthState:
             assert offered(state, stage).health is HostHealth.DRAINING
 

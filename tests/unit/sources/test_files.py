@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 import time
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING
@@ -210,3 +211,27 @@ async def test_a_file_being_written_in_place_is_not_read_half(tmp_path: Path) ->
                 await asyncio.sleep(0.01)
         await _until(lambda: len(seen.values) > 1)
     assert seen.values[1].splitlines()[-1] == "59"
+
+
+async def test_a_file_that_lies_still_does_not_wake_the_event_loop(tmp_path: Path) -> None:
+    """It is looked at by a thread, which wakes the event loop for a change and ends with the watch."""
+    path = tmp_path / "lies-still"
+    path.write_text("one")
+    seen = Seen(path)
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        await real()
+
+    real, seen.watcher._look = seen.watcher._look, look  # type: ignore[method-assign]
+    async with _running(seen):
+        await _until(lambda: seen.values == ["one"])
+        before = looks
+        await asyncio.sleep(3 * files.INTERVAL_S)
+        assert looks == before
+        _rename_into_place(path, "two")
+        await _until(lambda: seen.values == ["one", "two"])
+        assert [each for each in threading.enumerate() if each.name == "watch lies-still"]
+    await _until(lambda: not [each for each in threading.enumerate() if each.name == "watch lies-still"])

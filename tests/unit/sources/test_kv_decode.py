@@ -88,6 +88,23 @@ def test_a_cleared_cache_holds_what_came_after(cleared: Any) -> None:
     assert (told.held(IDS), told.held(MORE_IDS), told.problems) == (0, 16, [])
 
 
+@pytest.mark.parametrize("number", [0, None])
+def test_d21_a_base_model_that_has_a_number_is_no_adapter(number: int | None) -> None:
+    """Some relays write 0 where there is no adapter; engines number theirs from 1, and those stay apart."""
+    told = Told(payload(stored([1], lora_id=number), stored([2], MORE_IDS, lora_id=1)))
+    assert (told.held(IDS), told.held(MORE_IDS), told.problems) == (16, 0, [])
+
+
+@pytest.mark.parametrize(
+    "tokens", [bytes(64), "0" * 16, dict.fromkeys(range(16), 1), None, 7, [1.5] * 16, [-1] * 16, [2**32] * 16]
+)
+def test_d20_tokens_that_are_no_list_of_ids_are_no_tokens(tokens: Any) -> None:
+    """Bytes and maps of the right length are not read as if they were ids; the rest of the batch counts."""
+    told = Told(payload(stored([1], tokens), stored([2], MORE_IDS)))
+    assert (told.held([0] * 16), told.held(list(range(16))), told.held(MORE_IDS)) == (0, 0, 16)
+    assert told.problems == ["tokens"]
+
+
 def test_children_of_unknown_blocks_are_not_roots() -> None:
     """After a late start parents are unknown; what follows them is not the beginning of any prompt."""
     told = Told(payload(stored([42], parent=41)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from typing import Any
 
+import msgspec
 import pytest
 
 from ext_proc.config import parse
@@ -32,6 +34,46 @@ async def test_garbage_is_dropped_and_counted() -> None:
         expected = {"number": 1, "frames": 3, "not_msgpack": 3, "too_large": 1}
         assert {result: heard.results[result] for result in expected} == expected
         assert heard.recoveries["lost"] <= 1  # what was published before we had connected
+
+
+async def test_d07_numbers_below_zero_are_no_numbers() -> None:
+    """A live message with the number of an end mark, or another negative one, does not end belief in what is held."""
+    async with Publisher() as publisher, listening(publisher, replay=False) as heard:
+        await joined(publisher, heard)
+        await publisher.publish(stored(1))
+        for number in (-1, -2, -(2**63)):
+            written = number.to_bytes(8, "big", signed=True)
+            await publisher.send([b"t", written, publisher.kept[0]])
+            await publisher.send([b"t", written, b""])
+        await publisher.publish(stored(2))
+        await until(lambda: heard.held(2) == SIZE)
+        assert heard.held(1) == SIZE
+        assert (heard.results["number"], heard.recoveries["restart"]) == (6, 0)
+
+
+async def test_d08_messages_that_come_twice_or_late_are_no_new_process() -> None:
+    """A relay may send a message again, or after those that follow it; what a new process sends was made later."""
+    async with Publisher() as publisher, listening(publisher, replay=False) as heard:
+        await joined(publisher, heard)
+        await publisher.publish(stored(1))
+        last = len(publisher.kept) - 1
+
+        def made(at: float, *events: Any) -> bytes:
+            return msgspec.msgpack.encode([at, list(events), 0])
+
+        async def send(number: int, payload: bytes) -> None:
+            await publisher.send([b"kv@e@m", number.to_bytes(8, "big"), payload])
+
+        await send(last, publisher.kept[last])
+        await send(last + 1, made(5.0, stored(2)))
+        await send(last, made(4.0, stored(9)))
+        await send(last + 2, made(6.0, stored(3)))
+        await until(lambda: heard.held(3) == SIZE)
+        assert (heard.held(1), heard.held(2), heard.held(9)) == (SIZE, SIZE, None)
+        assert (heard.results["repeated"], heard.recoveries["restart"]) == (2, 0)
+        await send(0, made(5.5, stored(7)))
+        await until(lambda: heard.held(7) == SIZE)
+        assert (heard.held(1), heard.recoveries["restart"]) == (0, 1)
 
 
 async def test_a_message_without_bounds_does_not_reach_memory() -> None:
@@ -162,6 +204,7 @@ async def test_how_listening_goes_is_told_of_each_publisher() -> None:
         async with running(heard):
             await until(lambda: len(heard.states()) == 1)
             await joined(publisher, heard)
+            await until(lambda: heard.states()[0].lag_s is not None)  # an answer may come before a live message
             (state,) = heard.states()
             assert (state.address, state.connected, state.disbelief, state.complete) == (address, True, None, True)
             assert (state.blocks, state.block_tokens, state.lost) == (1, SIZE, 0)

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.pool import EndpointSpec, Registry
+from ext_proc.core.prompts import RequestHead, classify, parse
 from ext_proc.sources.models import (
     MAX_BYTES,
     TIMEOUT_S,
@@ -23,6 +24,8 @@ from ext_proc.sources.models import (
     fetch_listing,
     read_listing,
 )
+from tests.unit.sources.serving import Engine, drip, drop, hang, page
+from tests.unit.sources.serving import serving as serving_any
 from tests.waiting import until
 
 if TYPE_CHECKING:
@@ -42,20 +45,6 @@ VLLM = {
 }
 
 
-class Engine:
-    """A server whose answer to /v1/models can be changed at any time."""
-
-    def __init__(self, address: str = "") -> None:
-        self.address = address
-        self.answer: Callable[[web.Request], Awaitable[web.StreamResponse]] = listing(CHAT)
-        self.asked = 0
-
-    async def handle(self, request: web.Request) -> web.StreamResponse:
-        """Count the question and give the answer of the moment."""
-        self.asked += 1
-        return await self.answer(request)
-
-
 def listing(*models: str) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
     """Answer with these models."""
 
@@ -65,51 +54,12 @@ def listing(*models: str) -> Callable[[web.Request], Awaitable[web.StreamRespons
     return answer
 
 
-def replying(status: int, body: bytes = b"", **headers: str) -> Callable[..., Awaitable[web.StreamResponse]]:
-    """Answer with this response."""
-
-    async def answer(_: web.Request) -> web.StreamResponse:
-        return web.Response(status=status, body=body, headers=headers)
-
-    return answer
-
-
-async def hang(_: web.Request) -> web.StreamResponse:
-    """Accept the request and never answer."""
-    await asyncio.Event().wait()
-    raise AssertionError
-
-
-async def drip(request: web.Request) -> web.StreamResponse:
-    """Send a body that never ends, a little at a time."""
-    response = web.StreamResponse()
-    await response.prepare(request)
-    while True:
-        await response.write(b" ")
-        await asyncio.sleep(0.02)
-
-
-async def drop(request: web.Request) -> web.StreamResponse:
-    """Close the connection without an answer."""
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
-
-
 @asynccontextmanager
 async def serving(port: int = 0) -> AsyncIterator[Engine]:
-    """Run an engine on a port of its own, or on one it had before."""
-    engine = Engine()
-    app = web.Application()
-    app.router.add_get("/v1/models", engine.handle)
-    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
-    engine.address = f"127.0.0.1:{runner.addresses[0][1]}"
-    try:
+    """Run an engine that serves one model."""
+    async with serving_any(port) as engine:
+        engine.answer = listing(CHAT)
         yield engine
-    finally:
-        await runner.cleanup()
 
 
 class Learning:
@@ -169,6 +119,18 @@ def test_an_engine_may_serve_several_base_models() -> None:
     assert found == Listing(models=frozenset("abc"), secondary=frozenset())
 
 
+@pytest.mark.parametrize("length", [256, 257, 5_000])
+def test_a_name_of_any_length_is_the_one_that_requests_ask_for(length: int) -> None:
+    """Long names are kept by a digest on both sides, so that an engine's own name is never unknown."""
+    name = "p" * length
+    (listed,) = read_listing(json.dumps({"data": [{"id": name}]}).encode()).models
+    route = classify("POST", "/v1/chat/completions")
+    assert route is not None
+    body = json.dumps({"model": name, "messages": []}).encode()
+    assert parse(route, RequestHead(), body, complete=True).model == listed
+    assert len(listed) <= 256
+
+
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
@@ -209,12 +171,12 @@ def test_any_body_is_understood_or_refused(body: bytes) -> None:
 @pytest.mark.parametrize(
     ("answer", "reason"),
     [
-        (replying(401), "http_401"),
-        (replying(404), "http_404"),
-        (replying(503), "http_503"),
-        (replying(307, location="http://127.0.0.1:1/v1/models"), "http_307"),
-        (replying(200, b"nonsense"), "not_json"),
-        (replying(200, b" " * (MAX_BYTES + 1)), "too_large"),
+        (page(b"", 401), "http_401"),
+        (page(b"", 404), "http_404"),
+        (page(b"", 503), "http_503"),
+        (page(b"", 307, location="http://127.0.0.1:1/v1/models"), "http_307"),
+        (page(b"nonsense", 200), "not_json"),
+        (page(b" " * (MAX_BYTES + 1)), "too_large"),
         (hang, "timeout"),
         (drip, "timeout"),
         (drop, "unreachable"),
@@ -241,10 +203,10 @@ async def test_an_endpoint_is_learnt_when_it_appears_and_forgotten_when_it_goes(
         await until(lambda: learning.known(one.address) == {CHAT})
         learning.list(two.address)
         await until(lambda: learning.known(two.address) == {"other"})
-        asked_by_then = one.asked
-        seen = two.asked
-        await until(lambda: two.asked > seen + 3)
-        assert one.asked == asked_by_then
+        asked_by_then = len(one.asked)
+        seen = len(two.asked)
+        await until(lambda: len(two.asked) > seen + 3)
+        assert len(one.asked) == asked_by_then
     assert [change.updated[0].address for change in learning.changes] == [one.address, two.address]
 
 
@@ -254,8 +216,8 @@ async def test_declared_models_are_not_asked_for() -> None:
     async with serving() as declared, serving() as other, learning.running():
         learning.registry.replace("d", [EndpointSpec(address=declared.address, models=frozenset({"m"}))])
         learning.list(other.address)
-        await until(lambda: other.asked > 0)
-    assert declared.asked == 0
+        await until(lambda: len(other.asked) > 0)
+    assert len(declared.asked) == 0
     assert learning.known(declared.address) == {"m"}
 
 
@@ -264,7 +226,7 @@ async def test_a_refresh_notices_other_adapters() -> None:
     learning = Learning()
     async with serving() as engine, learning.running(refresh_s=0.05):
         learning.list(engine.address)
-        await until(lambda: engine.asked > 3)
+        await until(lambda: len(engine.asked) > 3)
         engine.answer = listing(CHAT, LEGAL)
         await until(lambda: learning.known(engine.address) == {CHAT, LEGAL})
     assert len(learning.changes) == 2
@@ -274,9 +236,9 @@ async def test_an_engine_that_starts_late_is_learnt_and_its_failure_reported_onc
     """It is asked again until it answers, and the log is not filled meanwhile (I16)."""
     learning = Learning()
     async with serving() as engine, learning.running():
-        engine.answer = replying(503)
+        engine.answer = page(b"", 503)
         learning.list(engine.address)
-        await until(lambda: engine.asked >= 3)
+        await until(lambda: len(engine.asked) >= 3)
         engine.answer = listing(CHAT)
         await until(lambda: learning.known(engine.address) == {CHAT})
     assert learning.failures == ["http_503"]
@@ -321,5 +283,5 @@ async def test_a_fault_in_a_callback_does_not_end_learning() -> None:
     learning.faulty = True
     async with serving() as engine, learning.running():
         learning.list(engine.address)
-        await until(lambda: engine.asked >= 2)
+        await until(lambda: len(engine.asked) >= 2)
     assert learning.failures == ["internal"]

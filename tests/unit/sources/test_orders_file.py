@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.lifecycle import Order, Stage
-from ext_proc.sources.orders_file import LONGEST_S, MOST_BYTES, MOST_ORDERS, OrdersFile
+from ext_proc.sources.orders_file import LONGEST_S, MOST_BYTES, MOST_MODELS, MOST_ORDERS, OrdersFile
 
 A = "10.0.0.11:8000"
 
@@ -33,8 +33,10 @@ class Clocks:
 def orders() -> st.SearchStrategy[Order]:
     """Return any orders, with deadlines up to a day away."""
     names = st.text(min_size=1, max_size=20)
-    given_for_good = st.builds(Order, names, names, st.sampled_from([Stage.CORDONED, Stage.DRAINED]))
-    drains = st.builds(Order, names, names, st.just(Stage.DRAINING), st.floats(100.0, 86_500.0))
+    models = st.frozensets(st.text(max_size=10), max_size=MOST_MODELS + 2)
+    for_good = st.sampled_from([Stage.CORDONED, Stage.DRAINED])
+    given_for_good = st.builds(Order, names, names, for_good, st.none(), models)
+    drains = st.builds(Order, names, names, st.just(Stage.DRAINING), st.floats(100.0, 86_500.0), models)
     return st.one_of(given_for_good, drains)
 
 
@@ -47,6 +49,7 @@ def test_what_was_written_is_read(tmp_path_factory: pytest.TempPathFactory, give
     assert found is not None
     assert [(o.address, o.pool, o.stage) for o in found] == [(o.address, o.pool, o.stage) for o in given_orders]
     for before, after in zip(given_orders, found, strict=True):
+        assert after.models == (before.models if len(before.models) <= MOST_MODELS else frozenset())
         assert (before.deadline is None) is (after.deadline is None)
         if before.deadline is not None and after.deadline is not None:
             assert after.deadline - 7.0 == pytest.approx(before.deadline - 100.0, abs=0.01)

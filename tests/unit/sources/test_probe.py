@@ -23,7 +23,7 @@ from ext_proc.core.pool import EndpointSpec, Registry
 from ext_proc.sources.api_keys import ApiKeys
 from ext_proc.sources.probe import Prober, _Watch
 from ext_proc.sources.probe_ask import Finding, LocalError, failure, is_local
-from tests.unit.sources.serving import cut, drip, hang, only_at, page, redirecting, serving
+from tests.unit.sources.serving import cut, drip, drop, hang, only_at, page, redirecting, serving
 from tests.waiting import until
 
 FAST = "interval_s: 0.2, unwell_interval_s: 0.1, timeout_s: 0.3"
@@ -44,6 +44,8 @@ class Probing:
         self.verdicts: list[Verdict | None] = []
         self.state = HealthState.READY
         self.keys = ApiKeys()
+        self.believed: bool | None = False
+        self.asleep: list[bool | None] = []
         self.prober = Prober(
             config(probes),
             registry=self.registry,
@@ -51,6 +53,7 @@ class Probing:
             engine=lambda _: engine,
             listener=self,
             keys=self.keys,
+            believed=lambda _: self.believed,
             rng=random.Random(7),
         )
 
@@ -59,18 +62,12 @@ class Probing:
         if self.faulty:
             raise ZeroDivisionError
         self.found["local" if finding is None else finding.found] += 1
+        self.asleep.append(None if finding is None else finding.asleep)
         self.verdicts.append(None if finding is None else finding.verdict)
 
     def list(self, *addresses: str, **spec: Any) -> None:
         """Make these the endpoints of the pool."""
         self.registry.replace("p", [EndpointSpec(address=address, **spec) for address in addresses])
-
-
-async def reset(request: web.Request) -> web.StreamResponse:
-    """Close the connection in place of an answer."""
-    assert request.transport is not None
-    request.transport.abort()
-    return web.Response()
 
 
 @asynccontextmanager
@@ -110,7 +107,7 @@ async def test_the_page_is_the_engines(engine: str, path: str) -> None:
     [
         (hang, "timeout", Verdict.FAILED),
         (drip, "http_200", Verdict.GOOD),
-        (reset, "reset", Verdict.FAILED),
+        (drop, "reset", Verdict.FAILED),
         (cut, "http_200", Verdict.GOOD),
         (page(b"", 500), "http_500", Verdict.FAILED),
         (page(b"", 503, Retry_After="1"), "http_503", Verdict.BUSY),

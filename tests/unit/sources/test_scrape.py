@@ -43,6 +43,7 @@ class Scraping:
         self.missing: Counter[tuple[str, str]] = Counter()
         self.problems: list[str] = []
         self.changes: list[Change] = []
+        self.sleeps: list[tuple[str, bool | None, str]] = []
         self.intervals: list[Interval] = []
         self.busy: set[int] = set()
         self.scraper = Scraper(
@@ -66,6 +67,10 @@ class Scraping:
     def state_changed(self, endpoint: Endpoint, problem: str, error: Exception | None) -> None:
         """Keep the problem."""
         self.problems.append(problem)
+
+    def sleep_told(self, endpoint: Endpoint, signals: EngineSignals) -> None:
+        """Keep the word."""
+        self.sleeps.append((endpoint.address, signals.asleep, signals.sleep_level))
 
     def capacity_learnt(self, change: Change) -> None:
         """Keep the change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from ext_proc.sources.scrape import NO_METRICS
 from ext_proc.sources.scrape_dialects import DIALECTS
 from ext_proc.sources.scrape_engines import PageReader, detect
 from tests.unit.sources.pages import VLLM_PAGE, case, signals
+from tests.unit.wire.picking import ADDRESSES, CHAT, Picking, body_message, headers_message
 
 SGLANG = """\
 sglang:num_running_reqs{engine_type="unified",model_name="m",pp_rank="0",tp_rank="0"} 5
@@ -131,6 +133,27 @@ def test_c03_what_is_no_number_is_unknown() -> None:
     assert (third.running, third.waiting, third.kv_usage) == (2.0, 1.0, None)
 
 
+def test_c03_more_requests_than_there_can_be_are_no_number() -> None:
+    """What would outweigh every other engine for ever is unknown as well."""
+    found = signals("vllm:num_requests_running 1e300\nvllm:num_requests_waiting 99999999999999999999\n")
+    assert (found.running, found.waiting) == (None, None)
+
+
+@pytest.mark.parametrize(("page", "engine"), [(SGLANG, "sglang"), (LLAMA, "llama-cpp"), (VLLM_PAGE.decode(), "vllm")])
+def test_c01_names_with_an_underscore_for_the_colon_are_the_same(page: str, engine: str) -> None:
+    """Some collectors and versions write names so; the engine is found, and all that it says."""
+    spelt = page.replace("sglang:", "sglang_").replace("llamacpp:", "llamacpp_").replace("vllm:", "vllm_")
+    for reader in (PageReader(), PageReader(engine)):
+        reading = reader.read(spelt.encode(), 0.0)
+        assert (reading.engine, reading.signals) == (engine, signals(page))
+        assert reader.read(spelt.encode(), 0.0) == reading
+
+
+def test_a_page_of_something_else_that_begins_with_an_engines_name_is_unknown() -> None:
+    """A router's metrics, for one, are not those of an engine."""
+    assert PageReader().read(b"vllm_router_requests_total 7\n", 0.0).engine == ""
+
+
 def test_c03_endpoints_that_say_nonsense_neither_win_nor_lose() -> None:
     """They count as the one that says something, so that nobody starves and nobody takes all."""
     known = Signals()
@@ -140,11 +163,45 @@ def test_c03_endpoints_that_say_nonsense_neither_win_nor_lose() -> None:
     assert known.levels((0, 1, 2), lambda each: each.kv_usage, 0.0) is None
 
 
+def picks(number: str, count: int) -> list[str]:
+    """Send requests without a common prefix to three endpoints that say what a case's pages say."""
+    picking = Picking()
+    for slot, page in enumerate(case(number).values()):
+        picking.core.signals.note(slot, msgspec.structs.replace(signals(page), at=picking.now))
+    for each in range(count):
+        session = picking.session()
+        session.receive(headers_message())
+        session.receive(body_message(CHAT.replace(b"three", b"%d" % each)))
+        session.close(delivered=True)
+    return [decision.chosen.address for decision in picking.notes.all("decided")]
+
+
+def test_c01_a_prompt_that_nobody_holds_goes_where_most_memory_is_free() -> None:
+    """By the default strategy: to E2, and not to E3, of which nobody knows."""
+    assert picks("C01", 1) == [ADDRESSES[1]]
+
+
+def test_c03_nonsense_starves_nobody() -> None:
+    """Of 90 equal requests each endpoint gets its share."""
+    picked = picks("C03", 90)
+    assert min(picked.count(address) for address in ADDRESSES) >= 25
+
+
 def test_c04_ranks_are_added_up_and_shares_averaged() -> None:
     """An endpoint that fronts four ranks has the work of all, and the mean of their memory."""
     found = read("C04")
     assert found.running == 12
     assert found.kv_usage == pytest.approx(0.3)
+
+
+def test_c04_the_same_labels_in_another_order_are_the_same_rank() -> None:
+    """A rank that stands on the page twice counts once, by its later line."""
+    page = (
+        'vllm:num_requests_running{engine="0",model_name="m"} 4\n'
+        'vllm:num_requests_running{engine="1",model_name="m"} 2\n'
+        'vllm:num_requests_running{model_name="m", engine="0",} 5\n'
+    )
+    assert signals(page).running == 7.0
 
 
 def test_c06_a_page_without_the_families_says_nothing() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from codecs import BOM_UTF8
 
 import aiohttp
 import pytest
@@ -11,16 +12,18 @@ from yarl import URL
 
 from ext_proc.sources.scrape_fetch import MAX_BYTES, ScrapeError, fetch_page, open_session
 from tests.unit.sources.pages import case, signals
-from tests.unit.sources.serving import Answer, Engine, cut, drip, flood, hang, page, redirecting, serving
+from tests.unit.sources.serving import Answer, Engine, cut, drip, flood, hang, page, redirecting, serving, until_closed
 
-PATIENCE = aiohttp.ClientTimeout(total=0.5)
+PATIENCE, LITTLE = aiohttp.ClientTimeout(total=10), aiohttp.ClientTimeout(total=0.5)
 PAGE = b"vllm:num_requests_running 3\n"
 
 
-async def fetch(engine: Engine, token: str | None = None) -> tuple[bytes, URL]:
-    """Ask an engine for its page, with little patience."""
+async def fetch(
+    engine: Engine, token: str | None = None, patience: aiohttp.ClientTimeout = PATIENCE
+) -> tuple[bytes, URL]:
+    """Ask an engine for its page."""
     async with open_session() as session:
-        return await fetch_page(session, URL(f"http://{engine.address}/metrics"), patience=PATIENCE, token=token)
+        return await fetch_page(session, URL(f"http://{engine.address}/metrics"), patience=patience, token=token)
 
 
 @pytest.mark.parametrize(
@@ -30,14 +33,27 @@ async def fetch(engine: Engine, token: str | None = None) -> tuple[bytes, URL]:
         page(gzip.compress(PAGE), content_encoding="gzip"),
         page(gzip.compress(PAGE)),
         page(zlib.compress(PAGE), content_encoding="deflate"),
+        page(gzip.compress(PAGE[:9]) + gzip.compress(PAGE[9:]), content_encoding="gzip"),
+        page(gzip.compress(PAGE) + bytes(512), content_encoding="gzip"),
+        page(PAGE[:-1]),
+        page(gzip.compress(PAGE[:-1])),
+        page(BOM_UTF8 + PAGE),
     ],
-    ids=["plain", "gzip", "gzip unsaid", "deflate"],
+    ids=["plain", "gzip", "gzip unsaid", "deflate", "two members", "padded", "no line end", "no line end, gzip", "BOM"],
 )
 async def test_a_page_is_read_however_it_is_packed(answer: Answer) -> None:
-    """Compression that nobody asked for is undone."""
+    """Compression that nobody asked for is undone, and of several gzip members none is left out (C19)."""
     async with serving() as engine:
         engine.answer = answer
         assert (await fetch(engine))[0] == PAGE
+
+
+async def test_a_page_that_ends_with_its_connection_keeps_its_open_line() -> None:
+    """Where nothing says how long a page is, its last line may be cut, and only what is whole counts."""
+    async with serving() as engine:
+        engine.answer = until_closed(b"vllm:num_requests_waiting 1\nvllm:num_requests_running 1")
+        found, _ = await fetch(engine)
+    assert (signals(found).waiting, signals(found).running) == (1.0, None)
 
 
 async def test_c19_a_gzip_page_is_read() -> None:
@@ -58,6 +74,8 @@ async def test_c19_a_gzip_page_is_read() -> None:
         (page(b'[{"iter": 1}]', content_type="application/json"), "not_metrics"),
         (page(b"#" * (MAX_BYTES + 1)), "too_large"),
         (page(gzip.compress(b"#" * (MAX_BYTES + 1)), content_encoding="gzip"), "too_large"),
+        (page(gzip.compress(b"#" * MAX_BYTES) + gzip.compress(b"#"), content_encoding="gzip"), "too_large"),
+        (page(gzip.compress(b"") * 1000, content_encoding="gzip"), "encoding"),
         (flood, "too_large"),
         (page(b"\x1f\x8bnonsense"), "encoding"),
         (page(PAGE, content_encoding="br"), "encoding"),
@@ -67,7 +85,21 @@ async def test_c19_a_gzip_page_is_read() -> None:
         (drip, "timeout"),
     ],
     ids=[
-        *("401", "404", "503", "HTML", "JSON", "huge", "bomb", "endless", "no gzip", "brotli", "half a gzip"),
+        *(
+            "401",
+            "404",
+            "503",
+            "HTML",
+            "JSON",
+            "huge",
+            "bomb",
+            "two bombs",
+            "members",
+            "endless",
+            "no gzip",
+            "brotli",
+            "half a gzip",
+        ),
         *("cut", "hangs", "drips"),
     ],
 )
@@ -76,7 +108,7 @@ async def test_each_way_to_fail_has_its_reason(answer: Answer, reason: str) -> N
     async with serving() as engine:
         engine.answer = answer
         with pytest.raises(ScrapeError) as caught:
-            await fetch(engine)
+            await fetch(engine, patience=LITTLE if answer in (hang, drip) else PATIENCE)
     assert caught.value.reason == reason
 
 

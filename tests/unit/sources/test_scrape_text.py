@@ -179,11 +179,36 @@ def test_a_truncated_page_has_no_wrong_numbers(length: int) -> None:
     assert scanned(page).items() <= scanned(VLLM.scan(VLLM_PAGE)).items()
 
 
-def test_a_family_that_may_be_cut_is_left_out() -> None:
-    """If the cut may have taken further ranks of a family, the ranks that are left are no sum."""
-    page = SCANNER.scan(b'ask_depth_total 5\nask_depth{engine="0"} 1\nask_depth{engine="1"} 2\nask_dep')
-    assert page.truncated
-    assert list(page.series) == [b"ask_depth_total"]
+@pytest.mark.parametrize(
+    ("page", "left"),
+    [
+        (b'ask_depth_total 5\nask_depth{engine="0"} 1\nask_depth{engine="1"} 2\nask_dep', [b"ask_depth_total"]),
+        (b"ask_depth 1\nask_x_count 2\nask_x_sum 3\nask_x_bucket{", [b"ask_depth"]),
+        (b"ask_depth 1\nask_x_count 2\nask_x_sum 3\nask_x_bucket 2\nask_x_bu", [b"ask_depth"]),
+        (b"ask_x_sum 3\nask_depth 1\nask_other 1", [b"ask_x_sum", b"ask_depth"]),
+        (b"ask_x_sum 3\nask_depth 1\n# HELP ask_de", [b"ask_x_sum", b"ask_depth"]),
+        (b"ask_x_sum 3\n# TYPE ask_depth gauge\nask_depth 1", [b"ask_x_sum"]),
+    ],
+    ids=["ranks", "sum before buckets", "buckets", "another family", "a comment", "its first line"],
+)
+def test_a_family_that_may_be_cut_is_left_out(page: bytes, left: list[bytes]) -> None:
+    """If the cut may have taken further ranks of a family, the ranks that are left are no sum; others are whole."""
+    found = SCANNER.scan(page)
+    assert found.truncated
+    assert list(found.series) == left
+
+
+def test_no_cut_between_ranks_makes_a_counter_fall() -> None:
+    """A histogram of which only the first rank is there is left out, or its engine would seem to have restarted."""
+    ranks = b"".join(
+        b'ask_x_bucket{r="%d"} 4\nask_x_count{r="%d"} 4\nask_x_sum{r="%d"} 9\n' % (r, r, r) for r in range(3)
+    )
+    page = b"ask_depth 1\n" + ranks + b"ask_depth_total 7\n"
+    whole = SCANNER.scan(page).series
+    for length in range(1, len(page)):
+        found = SCANNER.scan(page[:length])
+        if found.truncated:
+            assert all(found.series[name] == whole[name] for name in found.series)
 
 
 @pytest.mark.parametrize("end", [b"# EOF", b"# EOF\n", b"# EOF\r\n", b"# EOF\nask_depth 9\n", b"# EOF\nask_depth"])

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from envoy_data_plane.envoy.service.ext_proc.v3 import ProcessingResponse as TypedResponse
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.errors import ModelNotFound, NoReadyEndpoint
-from ext_proc.core.exchange_messages import Continue, Kind, Refuse
+from ext_proc.core.exchange_messages import Continue, Kind, Refuse, RequestHeaders
 from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Operation
-from ext_proc.core.names import DECISION_KEY, DESTINATION, KVPICKER_NAMESPACE, RANK
+from ext_proc.core.names import DECISION_KEY, DESTINATION, KVPICKER_NAMESPACE, RANK, SUBSET, SUBSET_NAMESPACE
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingResponse
-from ext_proc.wire.codec import Encoder, decision_id, encode_refusal
+from ext_proc.wire.codec import Encoder, decision_id, decode, encode_refusal
 from ext_proc.wire.subset import Subset
+from tests.unit.wire.picking import ADDRESSES, headers_message
 
 
 def decision(
@@ -107,3 +110,45 @@ def test_refusal_carries_status_details_and_retry_after(
 def test_subset_compares_addresses_not_text(members: list[str], address: str, inside: bool) -> None:
     """Equal addresses in other notation match (E07)."""
     assert (address in Subset(members)) is inside
+
+
+def test_h01_names_of_headers_are_read_in_any_spelling() -> None:
+    """A data plane that passes names on as clients write them does not hide what a client must not set."""
+    message = headers_message("/x", ("X-Gateway-Destination-Endpoint", "127.0.0.1:9"), ("X-Request-ID", "a"))
+    event = decode(message)
+    assert isinstance(event, RequestHeaders)
+    assert (event.spoofed, event.request_id) == (True, "a")
+
+
+@pytest.mark.parametrize(
+    ("lines", "read"),
+    [(["gzip"], "gzip"), (["identity", "gzip"], "identity, gzip"), (["gzip", "br", "gzip"], "gzip, br, gzip")],
+    ids=["one", "two", "three"],
+)
+def test_g13_encodings_in_several_lines_are_one_list(lines: list[str], read: str) -> None:
+    """Of a repeated Content-Encoding none is lost, or a body in two encodings would be read as if it had one."""
+    event = decode(headers_message("/x", *(("content-encoding", line) for line in lines)))
+    assert isinstance(event, RequestHeaders)
+    assert event.head.content_encoding == read
+
+
+@pytest.mark.parametrize(
+    ("hint", "allowed"),
+    [
+        (" 10.0.0.12:8000 , 10.0.0.12:8000,", ["10.0.0.12:8000"]),
+        (["10.0.0.12", "  10.0.0.13:8000  "], ["10.0.0.12:8000", "10.0.0.13:8000"]),
+        ([["10.0.0.11:8000"], {"a": "10.0.0.11:8000"}, 10, None, True, "10.0.0.13:8000"], ["10.0.0.13:8000"]),
+        (["engine-a:8000", "10.0.0.12:", "10.0.0.12:0", ":8000", "10.0.0.300:8000", "http://10.0.0.11:8000"], []),
+        ({"10.0.0.11:8000": True}, []),
+        ("", []),
+        ([], []),
+        (True, []),
+        (None, ["10.0.0.11:8000", "10.0.0.12:8000", "10.0.0.13:8000"]),
+    ],
+    ids=["text", "hosts", "odd members", "no addresses", "map", "empty text", "empty list", "boolean", "null"],
+)
+def test_g09_a_hint_of_any_shape_allows_what_it_names(hint: Any, allowed: list[str]) -> None:
+    """What is no address allows nothing, and what is there but names nobody allows nobody."""
+    event = decode(headers_message(metadata={SUBSET_NAMESPACE: {SUBSET: hint}}))
+    assert isinstance(event, RequestHeaders)
+    assert [one for one in ADDRESSES if event.subset is None or one in event.subset] == allowed

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
+
 import pytest
 from envoy_data_plane.envoy.service.ext_proc.v3 import ProcessingResponse as TypedResponse
+from google.protobuf.message import DecodeError
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ext_proc.core.duplex_messages import Pass, ResponseHeaders
 from ext_proc.core.exchange_messages import Kind, Message
-from ext_proc.core.names import LB_NAMESPACE, SERVED
+from ext_proc.core.names import ANSWER_HEADERS, FORWARDED, LB_NAMESPACE, SERVED
 from ext_proc.wire._pb.core_pb2 import HeaderValue
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.duplex_codec import decode_duplex, encode_piece, slice_piece
@@ -89,6 +93,42 @@ def test_headers_of_an_answer_are_read(served: str | None) -> None:
     assert decode_duplex(request.SerializeToString()) == ResponseHeaders(
         status=503, content_type="text/event-stream; charset=utf-8", end_of_stream=True, served=served, forwarded=True
     )
+
+
+TEXT = st.text(st.characters(min_codepoint=32, max_codepoint=255, exclude_characters="\x7f"), max_size=140)
+NAMES = st.one_of(st.sampled_from([*sorted(ANSWER_HEADERS), "xcontent-type", ":status2"]), st.text("a:-s", max_size=20))
+ENTRY = st.builds(HeaderValue, key=NAMES, raw_value=TEXT.map(str.encode), value=st.sampled_from(["", "", "text"]))
+METADATA = st.dictionaries(
+    st.sampled_from([LB_NAMESPACE, "other"]),
+    st.sampled_from([{SERVED: "a:1"}, {SERVED: "a:2", "b": "c" * 1500}, {"b": "c"}]),
+)
+
+
+@given(entries=st.lists(ENTRY, max_size=6), ends=st.booleans(), metadata=METADATA, cut=st.integers(0, 30))
+@example(entries=[], ends=False, metadata={}, cut=0)
+def test_headers_of_an_answer_are_cut_out_as_a_parser_would(
+    entries: list[HeaderValue], metadata: dict[str, dict[str, str]], cut: int, *, ends: bool
+) -> None:
+    """Whatever stands before, between and behind those that are read; what is cut off is no message."""
+    request = ProcessingRequest()
+    request.response_headers.headers.headers.extend(entries)
+    request.response_headers.end_of_stream = ends
+    for namespace, fields in metadata.items():
+        request.metadata_context.filter_metadata[namespace].update(fields)
+    values = {entry.key: entry.raw_value.decode() or entry.value for entry in entries}
+    status = values.get(":status", "")
+    message = request.SerializeToString()
+    assert decode_duplex(message) == ResponseHeaders(
+        status=int(status) if re.fullmatch("[0-9]{3}", status) else 0,
+        content_type=values.get("content-type", "").lower(),
+        content_encoding=values.get("content-encoding", "").lower(),
+        end_of_stream=ends,
+        served=metadata.get(LB_NAMESPACE, {}).get(SERVED),
+        forwarded=FORWARDED in values,
+    )
+    if 0 < cut < len(message):
+        with contextlib.suppress(DecodeError):
+            decode_duplex(message[:-cut])
 
 
 @pytest.mark.parametrize("status", [b"", b"abc", b"20", "٢٠٠".encode(), b"-10", b"99999"])

@@ -42,6 +42,18 @@ async def test_answers_may_go_out_with_the_next_read(transport: str) -> None:
     assert tally.ends == [True]
 
 
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_the_first_of_several_answers_is_the_one_that_counts(transport: str) -> None:
+    """Once it is written the session is told that its answer was delivered, whatever becomes of the others."""
+    tally = Tally(lambda _: Reply(b"pick", more=(bytes(8_000_000), b"end")))
+    async with serving([tally.method()], transport, ("grpc.http2.bdp_probe", 0)) as channel:
+        call = begin(channel)
+        await call.write(b"go")
+        assert await call.read() == b"pick"
+        call.cancel()
+        await until(lambda: tally.ends == [True])
+
+
 class Slow:
     """Answers only when nothing comes, after `seconds`."""
 

@@ -97,6 +97,10 @@ EQUAL = {
         _user([{"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": PNG}}]),
     ),
     "metadata": (_user("a"), {"role": "user", "content": "a", "id": "m1", "cache_control": {"type": "ephemeral"}}),
+    "image-address": (
+        _user([{"type": "image_url", "image_url": {"url": "https://a/b.jpg", "detail": "low"}}]),
+        _user([{"type": "image_url", "image_url": "https://a/b.jpg"}]),
+    ),
     "unknown-part": (_user([{"type": "x", "a": 1, "b": 2}]), _user([{"b": 2, "a": 1, "type": "x"}])),
 }
 
@@ -119,6 +123,13 @@ DIFFERENT = {
     ),
     "tools": (_chat(_user("a")), _chat(_user("a"), tools=[OPENAI_TOOL])),
     "documents": (_chat(_user("a")), _chat(_user("a"), documents=[{"text": "d"}])),
+    "template-arguments": (_chat(_user("a")), _chat(_user("a"), chat_template_kwargs={"date_string": "1 May"})),
+    "thinking": (_chat(_user("a")), _chat(_user("a"), chat_template_kwargs={"enable_thinking": False})),
+    "effort": (_chat(_user("a"), reasoning_effort="low"), _chat(_user("a"), reasoning_effort="high")),
+    "images-beside": (
+        _chat(_user("a") | {"images": [PNG]}),
+        _chat(_user("a") | {"images": [f"{PNG}A"]}),
+    ),
     "text-and-prompt": (_chat(_user("a")), {"prompt": "a"}),
 }
 
@@ -127,6 +138,59 @@ DIFFERENT = {
 def test_different_for_the_engine_is_different_here(read: Read, one: Any, other: Any) -> None:
     """Conversations that render differently never share a key."""
     assert read(CHAT, one).prompt != read(CHAT, other).prompt
+
+
+def test_what_a_template_says_last_leaves_the_beginning_alone(read: Read) -> None:
+    """Turns that think and turns that do not share their conversation; another date at its top shares nothing."""
+    turns = _chat(_user("a" * 900))
+    plain = read(CHAT, turns).prompt
+    assert read(CHAT, turns | {"chat_template_kwargs": {"enable_thinking": False}}).prompt.startswith(plain)
+    dated = read(CHAT, turns | {"chat_template_kwargs": {"date_string": "1 May"}}).prompt
+    assert dated[:20] != plain[:20]
+
+
+@pytest.mark.parametrize(
+    ("path", "body"), [(CHAT, _chat(_user("word " * 400))), ("/v1/completions", {"prompt": "word " * 400})]
+)
+def test_a_prompt_of_which_the_end_is_kept_shares_no_beginning(read: Read, path: str, body: dict[str, Any]) -> None:
+    """VLLM keeps the last `truncate_prompt_tokens`; a limit above the prompt, or none that counts, changes nothing."""
+    whole = read(path, body)
+    kept = read(path, body | {"truncate_prompt_tokens": 50})
+    assert (kept.prompt_tokens, kept.prompt[:9] != whole.prompt[:9]) == (50, True)
+    longer = read(path, _longer(body) | {"truncate_prompt_tokens": 50})
+    assert longer.prompt[:20] != kept.prompt[:20]
+    for limit in (5000, -1, 0, None, True, "50"):
+        assert read(path, body | {"truncate_prompt_tokens": limit}) == whole
+
+
+def _longer(body: dict[str, Any]) -> dict[str, Any]:
+    return {"prompt": f"more {body['prompt']}"} if "prompt" in body else _chat(_user("more"), *body["messages"])
+
+
+@pytest.mark.parametrize("field", ["conversation", "prompt", "reasoning"])
+def test_what_a_responses_call_refers_to_is_part_of_its_prompt(read: Read, field: str) -> None:
+    """A stored conversation, a stored prompt and an effort stand before the input."""
+    values: list[Any] = [None, {"id": "a", "effort": "low"}, {"id": "b", "effort": "high"}]
+    prompts = [read(RESPONSES, {"input": "hi", field: value}).prompt for value in values]
+    assert len(set(prompts)) == 3
+    assert read(RESPONSES, {"input": "hi", "conversation": "conv_1"}).session == "conv_1"
+    effort = read(CHAT, _chat(_user("hi"), reasoning_effort="low")).prompt
+    assert read(RESPONSES, {"input": "hi", "reasoning": {"effort": "low"}}).prompt == effort
+
+
+@pytest.mark.parametrize(
+    ("path", "one", "other"),
+    [
+        ("/infill", {"input_prefix": "def f(", "input_suffix": "a"}, {"input_prefix": "def f(", "input_suffix": "b"}),
+        ("/infill", {"input_prefix": "a", "input_extra": [{"text": "x"}]}, {"input_prefix": "a"}),
+        ("/api/generate", {"prompt": "a", "system": "Be brief."}, {"prompt": "a"}),
+        ("/api/generate", {"prompt": "a", "images": [PNG]}, {"prompt": "a"}),
+    ],
+    ids=["suffix", "files", "system", "images"],
+)
+def test_engines_own_calls_tell_prompts_apart(read: Read, path: str, one: Any, other: Any) -> None:
+    """What stands beside the prompt in llama.cpp's and Ollama's calls is rendered with it."""
+    assert read(path, one).prompt != read(path, other).prompt
 
 
 PARTS = st.lists(

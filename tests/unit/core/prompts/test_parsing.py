@@ -215,8 +215,11 @@ def test_only_sane_limits_count(read: Read, limits: dict[str, Any], expected: in
         ("/v1/responses", {"max_output_tokens": 9}),
         ("/generate", {"sampling_params": {"max_new_tokens": 9}}),
         ("/inference/v1/generate", {"sampling_params": {"max_tokens": 9}}),
+        ("/completion", {"n_predict": 9}),
+        ("/api/chat", {"options": {"num_predict": 9}}),
+        ("/api/generate", {"options": {"num_predict": 9}}),
     ],
-    ids=["messages", "completions", "responses", "sglang", "vllm"],
+    ids=["messages", "completions", "responses", "sglang", "vllm", "llama.cpp", "ollama chat", "ollama generate"],
 )
 def test_each_api_has_its_own_limit(read: Read, path: str, body: dict[str, Any]) -> None:
     """The limit is found under the name that each API gives it."""
@@ -295,6 +298,18 @@ def test_the_same_conversation_in_other_clothes_is_the_same(read: Read, body: by
     """What engines read alike has one key and one model."""
     request, plain = read(CHAT, body), read(CHAT, HELLO)
     assert (request.prompt, request.model, request.unhashed) == (plain.prompt, "m", None)
+
+
+@given(st.lists(st.sampled_from([b"model", b"mod\\u0065l", b"x"]), max_size=6), st.integers(0, 2), st.booleans())
+@settings(deadline=None)
+def test_the_model_is_the_one_that_engines_read(read: Read, keys: list[bytes], depth: int, deep: bool) -> None:
+    """However the key is spelt and how often it is there, the last counts, also in a body too deep to be decoded."""
+    nested = b"[" * 3000 + b"]" * 3000 if deep else b"[]"
+    inner = b'{"a":' * depth + b'{"model":"inner"}' + b"}" * depth
+    fields = [b'"%b":"m%d"' % (key, place) for place, key in enumerate(keys)]
+    body = b"{" + b",".join([*fields[:3], b'"deep":' + nested, b'"nested":' + inner, *fields[3:]]) + b"}"
+    plain = body.replace(nested, b"[]")
+    assert read(CHAT, body).model == json.loads(plain).get("model")
 
 
 def test_invalid_utf8_has_a_stable_key_of_its_own(read: Read) -> None:

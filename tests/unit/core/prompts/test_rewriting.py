@@ -40,11 +40,26 @@ def test_any_object_names_the_model_then(body: dict[str, Any], model: str, ascii
         (b' \n{ "a": 1 , "model"  :\t"old", "z":[1, 2] } ', b' \n{ "a": 1 , "model"  :\t"new", "z":[1, 2] } '),
         (b'{"messages":[{"content":"\\"model\\": \\"x\\"","model":"inner"}],"model":"old"}', None),
         (b'{"model":"first","model":"last"}', b'{"model":"first","model":"new"}'),
+        (b'{"mod\\u0065l":"old"}', None),
+        (b'\xef\xbb\xbf{"model":"old"}', None),
+        (b'\xef\xbb\xbf{"a":1}', b'\xef\xbb\xbf{"model":"new","a":1}'),
+        (b'{"model":"old","tools":[' + b'{"model":1},' * 40 + b'{"model":"x"}]}', None),
         (b'{"stream":true}', b'{"model":"new","stream":true}'),
         (b"{ }", b'{"model":"new" }'),
         (b'{"model":"old","n":1.0e5,"cut":"in the mid', b'{"model":"new","n":1.0e5,"cut":"in the mid'),
     ],
-    ids=["blanks stay", "deeper ones stay", "the last counts", "missing", "empty", "cut off"],
+    ids=[
+        "blanks stay",
+        "deeper ones stay",
+        "the last counts",
+        "escaped",
+        "marked",
+        "missing behind a mark",
+        "many deeper ones",
+        "missing",
+        "empty",
+        "cut off",
+    ],
 )
 def test_every_other_byte_stays(body: bytes, expected: bytes | None) -> None:
     """Blanks, order, notation of numbers and what looks like a model elsewhere are not touched."""

@@ -28,7 +28,7 @@ CANDIDATES = st.lists(
 
 def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[float]:
     """The docstring of the strategy, term by term, with its default parameters."""
-    rows = []
+    rows, works = [], []
     least = min((endpoint.kv_tokens for endpoint in candidates if endpoint.kv_tokens), default=float("inf"))
     rates = seen.rates or [0.0] * len(candidates)
     for endpoint, load, hit, rate in zip(candidates, seen.loads, seen.hits, rates, strict=True):
@@ -38,21 +38,40 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
         w = max(0.0, load.busy_until - seen.now)
         k = max(0.0, m + length + seen.output - 0.95 * capacity) * seen.residence / max(m, 1)
         rows.append((w, s, k, load.in_flight))
+        works.append(u * (1 + (length - u / 2) / (seen.attention or 24_000)))
     q = min(w + k for w, _, k, _ in rows)
-    return [w + s * (1 + min(2, q) + 0.03 * min(n, 64)) + k for w, s, k, n in rows]
+    costs = [w + s * (1 + min(2, q) + 0.03 * min(n, 64)) + k for w, s, k, n in rows]
+    if seen.siblings > 4:
+        for place, (w, s, k, n) in enumerate(rows):
+            x = s * (1 - min(works) / works[place])
+            if w + k == 0 and x <= seen.residence / 2:
+                costs[place] -= x * (1 + min(2, q) + 0.03 * min(n, 64)) * (1 - 4 / seen.siblings)
+    return costs
 
 
-@given(TOKENS, CANDIDATES, st.floats(0, 50), st.one_of(st.just(0.0), st.floats(6_000, 300_000)), st.booleans())
+@given(
+    TOKENS,
+    CANDIDATES,
+    st.floats(0, 50),
+    st.one_of(st.just(0.0), st.floats(6_000, 300_000)),
+    st.booleans(),
+    st.integers(0, 40),
+)
 def test_costs_follow_the_formula(
-    length: int, drawn: list[tuple[Load, int, int | None, float]], now: float, attention: float, known: bool
+    length: int,
+    drawn: list[tuple[Load, int, int | None, float]],
+    now: float,
+    attention: float,
+    known: bool,
+    siblings: int,
 ) -> None:
-    """For any loads, hits, sizes and rates each cost is what the documented formula gives."""
+    """For any loads, hits, sizes, rates and siblings each cost is what the documented formula gives."""
     candidates = [
         Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size) for slot, (_, _, size, _) in enumerate(drawn)
     ]
     rates = [rate for *_, rate in drawn] if known else ()
     hits = [min(hit, length) for _, hit, _, _ in drawn]
-    seen = context([load for load, *_ in drawn], hits, now=now, rates=rates, attention=attention)
+    seen = context([load for load, *_ in drawn], hits, now=now, rates=rates, attention=attention, siblings=siblings)
     costs = LeastWait().rank(request(prompt_tokens=length), candidates, seen).costs
     assert costs == pytest.approx(_formula(length, candidates, seen))
 
@@ -81,6 +100,43 @@ def test_each_term_decides_when_all_else_is_equal(loads: list[Load], hits: list[
     candidates = endpoints(2, kv_tokens=100_000)
     first, second = LeastWait().rank(request(prompt_tokens=4096), candidates, context(loads, hits)).costs
     assert first < second
+
+
+@pytest.mark.parametrize(
+    ("siblings", "idle", "length", "copied"),
+    [(16, Load(6), 6000, True), (4, Load(6), 6000, False), (16, Load(6, 9000, 0.3), 6000, False)],
+    ids=["popular", "not popular", "somebody waits"],
+)
+def test_what_is_popular_gets_a_copy_where_nobody_waits(siblings: int, idle: Load, length: int, copied: bool) -> None:
+    """Among many with the same prefix one computes it again on an idle endpoint, rather than to queue for a moment."""
+    seen = context([Load(10, 90_000, 0.25), idle], [length - 200, 0], siblings=siblings)
+    holder, other = LeastWait().rank(request(prompt_tokens=length), endpoints(2), seen).costs
+    assert (other < holder) is copied
+
+
+def test_nobody_spends_more_on_a_copy_than_half_of_what_requests_take() -> None:
+    """A prefix that takes long to compute stays where it is, however many want it."""
+    loads, length = [Load(10, 90_000, 0.25), Load()], 6000
+    seen = context(loads, [length - 200, 0], siblings=1000, residence=1.4)
+    holder, other = LeastWait().rank(request(prompt_tokens=length), endpoints(2), seen).costs
+    assert holder < other
+
+
+def test_a_slow_endpoint_that_holds_the_prefix_has_no_discount() -> None:
+    """What others bear is the price of a copy, not that of slowness."""
+    seen = context([Load(), Load()], [5800, 5800], rates=[20_000.0, 5_000.0], siblings=16)
+    ranking = LeastWait().rank(request(prompt_tokens=6000), endpoints(2), seen)
+    assert not any(ranking.discounts)
+    assert ranking.costs == ranking.prefills
+
+
+def test_a_discount_is_told_and_adds_up() -> None:
+    """An explanation has what others bear of the price, and the terms less that are the cost."""
+    seen = context([Load(10, 90_000, 0.25), Load(6)], [5800, 0], siblings=16)
+    ranking = LeastWait().rank(request(prompt_tokens=6000), endpoints(2), seen)
+    assert ranking.discounts[0] == 0
+    assert ranking.discounts[1] == pytest.approx(1.18 * 0.75 * (ranking.prefills[0] - ranking.prefills[1]))
+    assert ranking.costs[1] == pytest.approx(1.18 * ranking.prefills[1] + ranking.discounts[1])
 
 
 def test_a_faster_endpoint_is_preferred() -> None:

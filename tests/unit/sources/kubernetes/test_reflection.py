@@ -16,7 +16,7 @@ from tests.kube.objects import pod
 from tests.kube.store import Clock, Gone, Object, Query, Store
 
 KIND = Kind(Pod)
-CHAT = Query({"app": "chat"})
+CHAT = Query(("app=chat",))
 NAMES = st.sampled_from("abcdef")
 LABELS = st.sampled_from(["chat", "web"])
 

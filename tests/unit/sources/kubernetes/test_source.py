@@ -285,3 +285,21 @@ async def test_change_that_cannot_be_put_into_effect_is_tried_again(
     api.put(pod("c", "10.0.0.3"))
     await until(lambda: pool.has("10.0.0.1", "10.0.0.2", "10.0.0.3"))
     assert pool.failures() == ["failed"]
+
+
+async def test_a_selector_needs_no_inference_pool(api: FakeApi, follower: Follower) -> None:
+    """Pods with labels as they are asked for, at each port; nothing but pods is read (E18)."""
+    labels = ({"app": "vllm", "tier": "a"}, {"app": "vllm", "tier": "c"}, {"app": "vllm", "tier": "b", "canary": "1"})
+    api.put(*(pod(f"p{number}", f"10.0.0.{number}", labels=each) for number, each in enumerate(labels)))
+    text = "pools: {p: {models: [m], kubernetes: {namespace: default, selector: '%s', target_ports: [8000, 8001]}}}"
+    async with following(follower(30.0), text % "app=vllm,tier in (a, b),!canary") as made:
+        await until(lambda: made.addresses() == {"10.0.0.0:8000", "10.0.0.0:8001"})
+        api.put(pod("p1", "10.0.0.1", labels={"app": "vllm", "tier": "b"}))
+        await until(lambda: len(made.addresses()) == 4)
+        api.put(pod("p0", "10.0.0.0", labels={"app": "web"}))
+        await until(lambda: made.addresses() == {"10.0.0.1:8000", "10.0.0.1:8001"})
+        assert {resource for _, resource, _ in api.asked} == {"pods"}
+        made.configure(text % "tier=c")
+        api.put(pod("p3", "10.0.0.3", labels={"tier": "c"}))
+        await until(lambda: made.addresses() == {"10.0.0.3:8000", "10.0.0.3:8001"})
+        assert made.failures() == []

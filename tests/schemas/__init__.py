@@ -1,0 +1,1 @@
+"""Holds objects and the chart against what their makers publish; needs npm and PyPI."""
