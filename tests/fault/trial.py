@@ -20,6 +20,7 @@ Step = Callable[[Stand], Awaitable[None]]
 
 BEFORE_S = 1.5
 AVOIDED_S = 2.0
+MET_S = 12.0
 READMITTED_S = 15.0
 LEASES_S = LEASE_S + 5.0
 
@@ -119,6 +120,7 @@ class Trial:
             if fault.traffic is not None:
                 await fault.traffic(self._traffic)
             await asyncio.sleep(max(self._began + lasts - time.monotonic(), 0))
+            await self._wait_for_failure(culprit)
             await self._expect_degraded(during=True)
             await fault.end(stand)
             self._ended = time.monotonic()
@@ -128,6 +130,15 @@ class Trial:
         await self._expect_degraded(during=False)
         account = self._ledger.settle(stand.received(), stand.culprit.name if culprit else "")
         return self._judge(account, leaked, await self._expired(), culprit)
+
+    async def _wait_for_failure(self, culprit: str) -> None:
+        """Let a fault go on until a request has met it: whoever comes back from the one before gets few."""
+        if not self._fault.visible:
+            return
+        while time.monotonic() < self._began + MET_S:
+            if self._noticed(culprit) is not None:
+                return
+            await asyncio.sleep(0.2)
 
     async def _wait_for_return(self, culprit: str) -> None:
         if not self._fault.visible:
