@@ -389,7 +389,7 @@ def test_a_fault_of_ours_lets_no_client_choose() -> None:
 
 
 def test_who_sends_on_has_the_pick_though_the_last_answer_is_lost() -> None:
-    """A client that leaves in the middle of a streamed upload: the request ends where it runs, and not by its expiry."""
+    """A client that leaves in the middle of a streamed upload: the request ends then, and not by expiry."""
     picking = picking_with()
     duplex, (picked,) = begun(picking, request_mode=BodyMode.STREAMED)
     assert decision_of((picked,)) is not None
