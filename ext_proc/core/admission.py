@@ -156,7 +156,7 @@ class Admission:
         turn.returned = promise is not None and promise.due <= now + _EARLY_S
         wait = (room.limits.cold if turn.cold else 0.0) or room.limits.wait
         if not room.limits.requests or not wait:
-            return self._later(Saturated, turn, now)
+            return self._later(NotYetScaled if cold else Saturated, turn, now)
         if not self._make_place(room, turn, now):
             return self._later(QueueFull, turn, now)
         room.promises.take(content)
@@ -250,7 +250,8 @@ class Admission:
         if not turn.cold or not self._rooms[turn.pool].limits.proof:
             return False
         wanted = self._wanted(turn.request, turn.subset)
-        return bool(wanted) and not any(self._is_proven(endpoint.slot) for endpoint in wanted)
+        awake = [endpoint.slot for endpoint in wanted if endpoint.slot not in self._sleepers]
+        return bool(awake) and not any(map(self._is_proven, awake))
 
     def _try(self, turn: Turn, now: float) -> object:
         """Try one out of its turn; None if there is no place for it."""
