@@ -353,3 +353,12 @@ async def test_while_nobody_sleeps_nobody_looks_who_waits() -> None:
         assert looks.count == before
         wired.sleep(0)
         await until(lambda: looks.count > before)
+
+
+def test_nobody_waits_for_whom_the_gateway_does_not_allow() -> None:
+    """One that could be woken is of no use to a request that may only go to another one."""
+    wired = Wired(wake=5.0)
+    wired.sleep(0, level=SleepLevel.DISCARD_ALL)
+    wired.sleep(1)
+    assert not wired.core.admission.may_wait(request(), Asleep(""), {A})
+    assert wired.core.admission.may_wait(request(), Asleep(""), {A, B})
