@@ -110,6 +110,8 @@ class Draining:
         """End the drains that are over, and write down what changed by itself."""
         for mark in self._lifecycle.advance(self._clock()):
             self._tell(mark, Stage.DRAINING)
+        for mark, before in self._lifecycle.mistaken():
+            self._tell(mark, before)
         self.memory.save()
 
     @property

@@ -133,7 +133,8 @@ class Probing:
             self._excused_until = now + AFTERMATH_S
         self._ticked_at = now
         self._health.tick(now)
-        self.sleeping.tick(now)
+        if now >= self._excused_until:
+            self.sleeping.tick(now)
         if now - self._compared_at < COMPARE_S:
             return
         self._compared_at = now

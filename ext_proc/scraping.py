@@ -68,7 +68,8 @@ class ScrapeNews:
             self._feedback.restarted(endpoint)
             return
         ttft = interval.ttft or Times(0.0, 0.0)
-        scrape = Scrape(ttft.sum, int(ttft.count), _whole(signals.waiting), _whole(signals.running))
+        queue = _whole(signals.waiting), _whole(signals.running)
+        scrape = Scrape(ttft.sum, int(ttft.count), *queue, seconds=interval.seconds)
         self._feedback.scraped(endpoint, scrape, signals.at)
 
 

@@ -23,7 +23,7 @@ from ext_proc.sources.probe_ask import open_session
 from ext_proc.sources.sleep_ask import ask_wake
 
 LOOK_S = 0.05
-"""Seconds between two looks whether requests wait for an engine to wake."""
+"""Seconds between two looks whether requests wait for an engine to wake, while some engine sleeps."""
 
 WAKE_TIMEOUT_S = 60.0
 """Until a wake call is overdue: weights come from main memory in seconds."""
@@ -104,6 +104,7 @@ class Sleeping:
         self._changed = changed
         self._clock = clock
         self._calls: dict[int, _Call] = {}
+        self._some_sleep = asyncio.Event()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -147,8 +148,11 @@ class Sleeping:
         session = open_session()
         try:
             while True:
+                await self._some_sleep.wait()
                 await asyncio.sleep(LOOK_S)
-                if len(self._admission) and self._sleepers.slots:
+                if not self._sleepers.slots:
+                    self._some_sleep.clear()
+                elif len(self._admission):
                     self._look(session)
         finally:
             tasks = [call.task for call in self._calls.values() if call.task is not None]
@@ -168,6 +172,7 @@ class Sleeping:
             self._token_hits.remove(endpoint.slot)
         if was_asleep:
             return
+        self._some_sleep.set()
         self._health.slept(endpoint)
         self._say(
             Event.ENDPOINT_SLEEPS,

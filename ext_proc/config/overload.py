@@ -57,9 +57,9 @@ class QueueConfig(Section, frozen=True, kw_only=True):
             503. For pools whose endpoints come when they are needed; they need `models` if there are other pools. Ready
             is who the cluster says is, or who is listed and answers probes. 0 does not wait.
         wake_s: Seconds that a request waits for a sleeping engine to be woken, at most; then it gets 503. While all
-            that could serve it sleep, kvpicker sends `POST /wake_up` to one of them, unless that has discarded its
-            weights (level 2). Where `scale_from_zero_s` is set too, that is how long it waits. 0 wakes nobody, and such
-            requests get 503 at once.
+            that could serve it sleep, kvpicker sends `POST /wake_up` to one of them, unless its metrics say that it
+            has discarded its weights (level 2). Where `scale_from_zero_s` is set too, that is how long it waits. 0
+            wakes nobody, and such requests get 503 at once, unless `scale_from_zero_s` has them wait.
         max_promises: Refused requests that are remembered until they come back as Retry-After told them, at most. Then
             they go before new ones.
         max_tenants: Tenants remembered per row of waiting requests that have nobody waiting, at most.

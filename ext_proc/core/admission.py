@@ -125,11 +125,11 @@ class Admission:
             return False
         return any(self._before(self._wanted(request, subset), priority))
 
-    def may_wait(self, request: InferenceRequest, refusal: Refusal) -> bool:
+    def may_wait(self, request: InferenceRequest, refusal: Refusal, subset: Collection[str] | None = None) -> bool:
         """Tell whether a request that found no endpoint may wait for one, or for one to come or to wake."""
         if isinstance(refusal, Saturated):
             return True
-        return isinstance(refusal, NoReadyEndpoint | Asleep) and self._cold_pool(request) is not None
+        return isinstance(refusal, NoReadyEndpoint | Asleep) and self._cold_pool(request, subset) is not None
 
     def join(self, turn: Turn, now: float, *, cold: bool | None = None) -> Refusal | None:
         """Let a request wait, or return why it may not; perhaps another one makes room for it.
@@ -141,7 +141,7 @@ class Admission:
                 wait before it: then what holds for them holds for it.
         """
         wanted = self._wanted(turn.request, turn.subset)
-        turn.pool = wanted[0].pool if wanted else self._cold_pool(turn.request) or ""
+        turn.pool = wanted[0].pool if wanted else self._cold_pool(turn.request, turn.subset) or ""
         turn.cost = self._gate.claim(turn.request)
         turn.size = len(turn.request.prompt) + turn.held + _OVERHEAD
         if self._closed:
@@ -156,7 +156,7 @@ class Admission:
         turn.returned = promise is not None and promise.due <= now + _EARLY_S
         wait = (room.limits.cold if turn.cold else 0.0) or room.limits.wait
         if not room.limits.requests or not wait:
-            return self._later(Saturated, turn, now)
+            return self._later(NotYetScaled if cold else Saturated, turn, now)
         if not self._make_place(room, turn, now):
             return self._later(QueueFull, turn, now)
         room.promises.take(content)
@@ -250,7 +250,8 @@ class Admission:
         if not turn.cold or not self._rooms[turn.pool].limits.proof:
             return False
         wanted = self._wanted(turn.request, turn.subset)
-        return bool(wanted) and not any(self._is_proven(endpoint.slot) for endpoint in wanted)
+        awake = [endpoint.slot for endpoint in wanted if endpoint.slot not in self._sleepers]
+        return bool(awake) and not any(map(self._is_proven, awake))
 
     def _try(self, turn: Turn, now: float) -> object:
         """Try one out of its turn; None if there is no place for it."""
@@ -284,13 +285,13 @@ class Admission:
         before = [row.is_cold for row in self._before(wanted, priority)]
         return bool(before) and all(before)
 
-    def _cold_pool(self, request: InferenceRequest) -> str | None:
+    def _cold_pool(self, request: InferenceRequest, subset: Collection[str] | None) -> str | None:
         """Return the pool whose first ready endpoint, or first woken one, a request may wait for."""
         snapshot = self._registry.snapshot
         candidates = meant(request, snapshot)
         if candidates:
             limits = self._room(candidates[0].pool).limits
-            may_wait = limits.from_zero or (limits.wake and self._sleepers.wakeable(candidates))
+            may_wait = limits.from_zero or (limits.wake and self._sleepers.wakeable(self._wanted(request, subset)))
             return candidates[0].pool if may_wait else None
         for name, room in self._rooms.items():
             models = room.limits.models

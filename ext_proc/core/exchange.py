@@ -245,7 +245,7 @@ class Exchange:
         made = self._picker.pick(request, began, self._generator, subset, tokens)
         if isinstance(made, Decision):
             return self._decided(kind, made, began)
-        if admission is not None and admission.may_wait(request, made.refusal):
+        if admission is not None and admission.may_wait(request, made.refusal, subset):
             return self._wait_for_turn(kind, request, tokens, made)
         return self._rejected(request, made)
 
@@ -287,7 +287,7 @@ class Exchange:
                 action = self._decided(kind, made, now)
                 turn.placed = True
                 return action
-            if admission is not None and admission.may_wait(request, made.refusal):
+            if admission is not None and admission.may_wait(request, made.refusal, turn.subset):
                 turn.cold = not isinstance(made.refusal, Saturated)
                 return None
             return self._rejected(request, made)

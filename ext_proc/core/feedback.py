@@ -124,17 +124,22 @@ class Feedback:
         if noted is None:
             return
         lease, service = noted
-        decision = lease.decision
+        decision, chosen = lease.decision, lease.decision.chosen
         self._observer.first_token(decision, lease.first_token or 0.0)
-        if lease.prefill.work and service is not None and self._is_current(decision.chosen):
-            self._rates.first_token(decision.chosen, now, service, lease.prefill)
+        if not lease.prefill.work or service is None or not self._is_current(chosen):
+            return
+        if not self._health.excuses(chosen.slot, decision.decided_at):
+            self._rates.first_token(chosen, now, service, lease.prefill)
 
     def scraped(self, endpoint: Endpoint, scrape: Scrape, now: float) -> None:
         """Learn from an engine's metrics how fast it is and, where its first tokens are not heard of, its queue."""
         if not self._is_current(endpoint):
             return
         slot = endpoint.slot
-        self._rates.scraped(slot, scrape.ttft_sum, scrape.ttft_count, now)
+        if self._health.excuses(slot, now - scrape.seconds):  # first tokens may be among them that a sleep held up
+            self._rates.restarted(slot)
+        else:
+            self._rates.scraped(slot, scrape.ttft_sum, scrape.ttft_count, now)
         if scrape.waiting is not None and self._rates.source(slot) is not RateSource.FIRST_TOKEN:
             self._ledger.queue(slot, scrape.waiting, scrape.running or 0, now)
 
@@ -179,7 +184,8 @@ class Feedback:
             decision, outcome, served, attempts, now, lease.blamed
         )
         current = served if served is not None and self._is_current(served) else None
-        if current is not None and not blamed:
+        is_excused = current is not None and self._health.excuses(current.slot, decision.decided_at)
+        if current is not None and not blamed and not is_excused:
             self._note_conduct(current, lease, outcome, generated, now)
         if self._picker.token_hits is not None:
             computed = served is decision.endpoints[0] and not _is_useless(outcome)
@@ -188,7 +194,7 @@ class Feedback:
             self._correct_index(lease, outcome, served)
             self._rates.cancelled(decision.endpoints[0].slot, decision.id)
         if is_good:
-            if decision.request.operation in GENERATING:
+            if decision.request.operation in GENERATING and not is_excused:
                 self._learn(lease, outcome, current, generated)
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
@@ -283,8 +289,6 @@ class Feedback:
             self._patience.began(served.pool, outcome.first_byte)
         elif ending is Ending.CLIENT_GONE and self._patience.is_exhausted(served.pool, outcome.duration):
             ending = Ending.TIMEOUT
-        if self._health.excuses(served.slot, lease.decision.decided_at):
-            return
         self._health.note(served, ending, now, lease.decision.decided_at)
         seconds = max(outcome.duration - lease.decision.request.waited, 0.0)
         knowledge.reputations.note(served, ending, now, seconds=seconds, tokens=generated)

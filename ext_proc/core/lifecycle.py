@@ -110,6 +110,7 @@ class Lifecycle:
         self._rows = Remainders()
         self._kept: dict[tuple[str, str], Order] = {}
         self._kept_until = self._heard = 0.0
+        self._mistaken: list[tuple[Mark, Stage]] = []
 
     def admit(
         self,
@@ -250,6 +251,11 @@ class Lifecycle:
             del self._gone[generation]
         return over
 
+    def mistaken(self) -> list[tuple[Mark, Stage]]:
+        """Hand over, once, whom an order was taken back of that was given for another one, and where it stood."""
+        found, self._mistaken = self._mistaken, []
+        return found
+
     def _recognize(self, endpoint: Endpoint) -> None:
         """Take the order on an endpoint back if it turns out to be another one than it was given for."""
         mark = self._marks.get(endpoint.slot)
@@ -258,6 +264,7 @@ class Lifecycle:
         mark.endpoint = endpoint
         if mark.models and endpoint.models:
             if mark.models.isdisjoint(endpoint.models):
+                self._mistaken.append((mark, mark.stage))
                 self.undrain(endpoint)
             mark.models = frozenset()
 

@@ -64,12 +64,14 @@ class Scrape(msgspec.Struct, frozen=True, gc=False):
         ttft_count: how many these are.
         waiting: requests not admitted yet; None where the engine does not say.
         running: requests admitted; None where the engine does not say.
+        seconds: how long ago the one before was.
     """
 
     ttft_sum: float = 0.0
     ttft_count: int = 0
     waiting: int | None = None
     running: int | None = None
+    seconds: float = 0.0
 
 
 class _Speed(msgspec.Struct, gc=False):

@@ -53,13 +53,14 @@ class LineLimit:
 
     def ended(self, now: float) -> dict[str, int]:
         """Take the counts of floods that are over, kind → lines held back, and forget kinds that are quiet."""
-        quiet = [kind for kind, window in self._windows.items() if now - window.start >= QUIET_S]
+        known = list(self._windows.items())  # at once: what libraries log may come from other threads
+        quiet = [kind for kind, window in known if now - window.start >= QUIET_S]
         counts = {kind: self._windows.pop(kind).suppressed for kind in quiet}
         return {kind: count for kind, count in counts.items() if count}
 
     def drain(self) -> dict[str, int]:
         """Take all counts that no line has told yet."""
-        counts = {kind: window.suppressed for kind, window in self._windows.items() if window.suppressed}
+        counts = {kind: window.suppressed for kind, window in list(self._windows.items()) if window.suppressed}
         self._windows.clear()
         return counts
 

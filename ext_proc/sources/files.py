@@ -113,8 +113,9 @@ class FileWatcher(Generic[_T]):
 
     def _note(self, reading: _Reading) -> bool:
         """Remember a reading and tell whether its content is news."""
-        # What could not be read is read again, whether or not its stamp changes.
-        self._stamp = reading.stamp if isinstance(reading.content, bytes) else _UNREAD
+        # What is there and could not be read is read again, whether or not its stamp changes.
+        is_known = isinstance(reading.content, bytes) or reading.stamp is None
+        self._stamp = reading.stamp if is_known else _UNREAD
         if reading.content == self._content:
             return False
         self._content = reading.content

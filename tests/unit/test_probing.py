@@ -12,6 +12,8 @@ from ext_proc.config import Config, parse
 from ext_proc.core.health_states import HealthState, Verdict
 from ext_proc.core.model import Ending
 from ext_proc.core.observer import NoObserver
+from ext_proc.core.pool import EndpointSpec
+from ext_proc.core.sleepers import Witness
 from ext_proc.core.slowness import slowness
 from ext_proc.ops import families
 from ext_proc.ops.metrics import Metrics
@@ -163,3 +165,20 @@ def test_a_changed_configuration_counts() -> None:
     for _ in range(2):
         wired.probing.probed(wired.one, FAILED)
     assert wired.state() is HealthState.READY
+
+
+def test_no_word_of_a_sleep_grows_old_while_this_process_stands_still() -> None:
+    """Frozen for a minute it has heard of nobody, and takes no sleeper for awake before each could be heard again."""
+    core, metrics, keys = build_core(config(), NoObserver()), Metrics(frozenset), ApiKeys()
+    sleeping = Sleeping(config(), core, keys.headers, metrics.wake_called, _unsaid, lambda: None)
+    probing = Probing(config(), core, lambda _: "vllm", metrics, keys, sleeping)
+    core.follow(core.registry.replace("p", [EndpointSpec(address="10.0.0.1:80")]))
+    one = core.registry.snapshot.endpoints[0]
+    sleeping.told(one, Witness.METRICS, asleep=True)
+    now = time.monotonic()
+    probing.tick(now)
+    probing.tick(now + 60.0)
+    probing.tick(now + 60.5)
+    assert one.slot in core.sleepers
+    probing.tick(now + 62.0)
+    assert one.slot not in core.sleepers

@@ -191,6 +191,8 @@ def test_another_model_at_the_address_does_not_inherit_the_order(
     second.list(A, models=models)
     assert second.stages == {A: expected}
     second.look()
+    told = [(each["before"], each["state"]) for event, each in second.said if event is Event.LIFECYCLE_CHANGED]
+    assert told == ([] if expected == "cordoned" else [("cordoned", "active")])
     third = Process(kept)
     third.list(A, models=models)
     assert third.stages == {A: expected}

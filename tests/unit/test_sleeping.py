@@ -8,12 +8,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 from ext_proc.assembly import build_core
 from ext_proc.config import Config, parse
 from ext_proc.core.errors import Asleep
-from ext_proc.core.health_states import HealthState
+from ext_proc.core.health_states import HealthState, Verdict
 from ext_proc.core.kv_events import Batch, BlocksStored
 from ext_proc.core.lifecycle import Stage
 from ext_proc.core.model import Decision, Ending, Endpoint
@@ -303,3 +304,61 @@ async def test_a_call_under_way_ends_with_the_service() -> None:
             await until(lambda: engine.at_once == 1)
         await until(lambda: engine.at_once == 0)
         assert wired.calls == []
+
+
+def test_a_sleeper_is_no_proof_that_another_one_listens() -> None:
+    """Who waits for a first endpoint waits for its good probes, though nothing is known against one that sleeps."""
+    wired = Wired(A, from_zero=5.0)
+    wired.core.health.configure(wired.config.health.policy, probing=True)
+    wired.sleep(0)
+    turn = wired.wait()
+    specs = [EndpointSpec(address=each, models=frozenset({MODEL})) for each in (A, B)]
+    wired.core.follow(wired.core.registry.replace("p", specs))
+    wired.asker.places = 1
+    wired.core.admission.dispatch(wired.now)
+    assert wired.asker.served == []
+    for _ in range(2):
+        wired.core.health.probed(wired.endpoints[1], Verdict.GOOD, "http_200", wired.now)
+    wired.core.admission.dispatch(wired.now)
+    assert wired.asker.served == [turn]
+
+
+class Looks:
+    """Counts looks whether anybody waits; nobody does."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __len__(self) -> int:
+        self.count += 1
+        return 0
+
+
+async def test_while_nobody_sleeps_nobody_looks_who_waits() -> None:
+    """An idle process is not woken twenty times a second for what it does not have."""
+    wired, looks = Wired(), Looks()
+    wired.core = msgspec.structs.replace(wired.core, admission=looks)
+    wired.sleeping = Sleeping(
+        wired.config, wired.core, lambda _: {}, wired.calls.append, wired.say, wired.change, lambda: wired.now
+    )
+    async with waking(wired):
+        await asyncio.sleep(0.2)
+        assert looks.count == 0
+        wired.sleep(0)
+        await until(lambda: looks.count > 1)
+        wired.sleeping.told(wired.endpoints[0], Witness.METRICS, asleep=False)
+        await asyncio.sleep(0.1)
+        before = looks.count
+        await asyncio.sleep(0.2)
+        assert looks.count == before
+        wired.sleep(0)
+        await until(lambda: looks.count > before)
+
+
+def test_nobody_waits_for_whom_the_gateway_does_not_allow() -> None:
+    """One that could be woken is of no use to a request that may only go to another one."""
+    wired = Wired(wake=5.0)
+    wired.sleep(0, level=SleepLevel.DISCARD_ALL)
+    wired.sleep(1)
+    assert not wired.core.admission.may_wait(request(), Asleep(""), {A})
+    assert wired.core.admission.may_wait(request(), Asleep(""), {A, B})

@@ -26,11 +26,11 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
     costs = ranking.costs
     if type(costs) is not list:
         ranking.costs = costs = list(costs)
-    for column in (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories):
+    for column in (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories, ranking.discounts):
         if len(column) != candidates and (column or column is costs):
             raise StrategyError(f"a strategy must give one number for each of {candidates} candidates")
     prefills = ranking.prefills
-    others = sum(ranking.queues) + sum(ranking.works) + sum(ranking.memories)
+    others = sum(ranking.queues) + sum(ranking.works) + sum(ranking.memories) + sum(ranking.discounts)
     total = sum(costs)
     if not isfinite(total + sum(prefills) + others):
         raise StrategyError("a strategy must give finite numbers")

@@ -472,3 +472,10 @@ class Walk(RuleBasedStateMachine):
 
 TestWalk = Walk.TestCase
 TestWalk.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_where_nobody_may_wait_an_empty_pool_is_not_called_busy() -> None:
+    """There is nobody whose end would free a place: it is 503, as after a wait in vain."""
+    hall = Hall(requests=0, from_zero=30.0)
+    assert isinstance(hall.refusal(hall.turn(), cold=True), NotYetScaled)
+    assert isinstance(hall.refusal(hall.turn(), cold=False), Saturated)

@@ -434,3 +434,49 @@ def test_scrapes_are_held_against_requests_that_the_engine_counts() -> None:
         fleet.settle(decision)
         fleet.feedback.scraped(endpoint, Scrape(1024 / 4_000, 1), fleet.now)
     assert fleet.rates.rate(endpoint.slot) == pytest.approx(4_000, rel=0.1)
+
+
+def _through_a_sleep(fleet: Fleet, decision: Decision) -> None:
+    """Let the engine of a request sleep for an hour before it answers."""
+    fleet.health.slept(decision.chosen)
+    fleet.now += 3600.0
+    fleet.health.woke(decision.chosen, fleet.now)
+    fleet.now += 1.0
+    fleet.feedback.first_token(decision.id, fleet.now)
+    usage = Usage(prompt_tokens=1024, completion_tokens=5, cached_tokens=0)
+    fleet.settle(decision, duration=3601.0, first_byte=3601.0, usage=usage)
+
+
+def test_what_waited_for_its_engine_to_wake_teaches_nothing(fleet: Fleet) -> None:
+    """An hour of sleep is neither prefill nor a usual stay, and what it cost the cache says nothing of its size."""
+    _talk(fleet, 1_000.0)
+    fleet.serve(request(PROMPT), duration=1.0, usage=Usage(prompt_tokens=1024, completion_tokens=5, cached_tokens=0))
+    decision = fleet.pick(request(PROMPT))
+    slot = decision.chosen.slot
+    assert decision.hit_tokens
+    before = fleet.rates.rate(slot), fleet.expectations.of(MODEL).residence, fleet.index.capacity(slot)
+    _through_a_sleep(fleet, decision)
+    assert (fleet.rates.rate(slot), fleet.expectations.of(MODEL).residence, fleet.index.capacity(slot)) == before
+    later = fleet.pick(request(text("later")), subset={decision.chosen.address})
+    fleet.now += 60.0
+    fleet.feedback.first_token(later.id, fleet.now)
+    assert fleet.rates.rate(slot) != before[0], "what is sent after it woke counts again"
+
+
+def test_sums_of_first_tokens_over_a_wake_teach_nothing() -> None:
+    """Metrics add the requests that waited for it to those before and after; so the whole reading is left out."""
+    fleet = Fleet(1)
+    endpoint = fleet.endpoints[0]
+    fleet.feedback.scraped(endpoint, Scrape(seconds=1.0), fleet.now)
+    for number in range(20):
+        fleet.settle(fleet.pick(request(text(number))))
+        fleet.now += 1.0
+        fleet.feedback.scraped(endpoint, Scrape(0.25, 1, seconds=1.0), fleet.now)
+    before = fleet.rates.rate(endpoint.slot)
+    _through_a_sleep(fleet, fleet.pick(request(text("hung"))))
+    fleet.feedback.scraped(endpoint, Scrape(3600.0, 1, seconds=5.0), fleet.now)
+    assert fleet.rates.rate(endpoint.slot) == before
+    fleet.now += 5.0
+    fleet.settle(fleet.pick(request(text("later"))))
+    fleet.feedback.scraped(endpoint, Scrape(9.0, 1, seconds=1.0), fleet.now)
+    assert fleet.rates.rate(endpoint.slot) != before

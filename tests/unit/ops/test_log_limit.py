@@ -59,3 +59,24 @@ def test_no_line_is_lost_count_of(per_second: int, asked: list[tuple[str, float,
         if look:
             told += sum(limit.ended(now).values())
     assert written + told + sum(limit.drain().values()) == len(asked)
+
+
+class Meanwhile(float):
+    """A moment in which another thread asks for a line of a new kind."""
+
+    limit: LineLimit
+
+    def __sub__(self, other: float) -> float:
+        self.limit.admit(f"kind {other}", float(self))
+        return float(self) - other
+
+
+def test_lines_may_come_from_other_threads_while_floods_are_counted() -> None:
+    """What libraries log does not come from the event loop alone."""
+    limit = LineLimit(1)
+    for number in range(3):
+        limit.admit(str(number), float(number))
+        limit.admit(str(number), float(number))
+    now = Meanwhile(100.0)
+    now.limit = limit
+    assert limit.ended(now) == {"0": 1, "1": 1, "2": 1}

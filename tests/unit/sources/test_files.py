@@ -235,3 +235,26 @@ async def test_a_file_that_lies_still_does_not_wake_the_event_loop(tmp_path: Pat
         await _until(lambda: seen.values == ["one", "two"])
         assert [each for each in threading.enumerate() if each.name == "watch lies-still"]
     await _until(lambda: not [each for each in threading.enumerate() if each.name == "watch lies-still"])
+
+
+async def test_a_file_that_is_not_there_does_not_wake_the_event_loop(tmp_path: Path) -> None:
+    """A list of endpoints may be written long after the start; once it is, it is seen."""
+    path = tmp_path / "comes-late"
+    seen = Seen(path)
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        await real()
+
+    real, seen.watcher._look = seen.watcher._look, look  # type: ignore[method-assign]
+    async with _running(seen):
+        await _until(lambda: len(seen.errors) == 1)
+        before = looks
+        await asyncio.sleep(3 * files.INTERVAL_S)
+        assert looks <= before + 1
+        _rename_into_place(path, "one")
+        await _until(lambda: seen.values == ["one"])
+        path.unlink()
+        await _until(lambda: len(seen.errors) == 2)
