@@ -63,7 +63,8 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         max_message_timeout: how long it waits if the processor asks it to, for a request that waits for its turn; 0
             lets it not be asked. The processors must be told (`envoy.max_message_timeout_s`).
         tenant_header: a header that says on whose behalf a request is sent; its value reaches the processors. What
-            stands in front of this Envoy must set it, or remove it from what clients send.
+            stands in front of this Envoy must set it, or remove it from what clients send: by both names, if the
+            Endpoint Picker protocol has two for it.
         priority_header: the same for the priority of a request.
         gateway_headers: True to pass on all that the Endpoint Picker protocol has headers for, by either name: whose a
             request is, its priority or objective, another model, wanted times. Without it kvpicker hears nothing of

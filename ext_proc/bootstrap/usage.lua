@@ -49,14 +49,22 @@ end
 local function read_all_usage(handle, text, seen)
   local beyond = 1
   for _, name in ipairs({ '"usage"', '"meta_info"' }) do
-    local after = 1
-    while string.find(text, name, after, true) do
-      local from, to, usage = string.find(text, name .. '%s*:%s*(%b{})', after)
+    local after, read = 1, 1
+    while true do
+      local from, to = string.find(text, name, after, true)
       if not from then break end
-      read_usage(handle, usage, seen)
       after = to + 1
+      local _, before = string.find(text, '^%s*:%s*', after)
+      -- Only a window of it: in an answer full of braces each look would go on to the end.
+      local usage = before and string.byte(text, before + 1) == 123
+        and string.match(string.sub(text, before + 1, before + WINDOW), '^%b{}')
+      if usage then
+        read_usage(handle, usage, seen)
+        after = before + #usage + 1
+        read = after
+      end
     end
-    beyond = math.max(beyond, after)
+    beyond = math.max(beyond, read)
   end
   return beyond
 end
@@ -85,13 +93,15 @@ local function status_of(text, from)
 end
 
 -- Plain searches go first, since they are fast and nearly always enough; text may be full of errors that are none.
-local function failure_in_events(text)
+-- A response object repeats the metadata and the tools of its request, and has no choices.
+local function failure_in_events(text, echoes)
   local from
   if string.find(text, "response.failed", 1, true) then from = string.find(text, '[\r\n]event: ?response%.failed') end
   if not from and string.find(text, "error", 1, true) then
     if string.find(text, '"error"', 1, true) then
-      from = first_of(text, 'data:%s*{[^{}\r\n]*', ERROR_VALUES) or first_of(text, 'data:%s*', ERROR_KINDS)
-        or string.find(text, '"finish_reason"%s*:%s*"error"')
+      from = first_of(text, '[\r\n]data:%s*{[^{}\r\n]*', ERROR_VALUES)
+        or first_of(text, '[\r\n]data:%s*', ERROR_KINDS)
+        or not echoes and string.find(text, '"finish_reason"%s*:%s*"error"')
     end
     if not from and string.find(text, "event:", 1, true) then from = string.find(text, '[\r\n]event: ?error') end
     if not from and string.find(text, "error:", 1, true) then from = string.find(text, '[\r\n]error: ?{') end
@@ -138,7 +148,7 @@ function envoy_on_response(handle)
       if id then note(handle, seen, "response_id", string.sub(id, 1, LONGEST_ID)) end
     end
     if good and events and (not failed or failed == 1 and said < ERROR_WITHIN) then
-      local status = failure_in_events(failed and text or unread(text, #rest))
+      local status = failure_in_events(failed and text or unread(text, #rest), id)
       if failed then said = said + size end
       if status and status ~= failed then
         failed = status

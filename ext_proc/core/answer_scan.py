@@ -35,11 +35,13 @@ _OPENING = re.compile(rb'"(?:usage|meta_info)"\s*:\s*')
 _COUNT = re.compile(rb'"(\w+)"\s*:\s*(\d{1,9})\s*[,}]')
 _NAMED_ERROR: Final = rb'"error"\s*:\s*(?:\{\s*"|"[^"]|[t1-9\[])'
 _KIND_ERROR: Final = rb'\{\s*"(?:type|object)"\s*:\s*"error"'
-_FAILED = re.compile(
-    rb"data:\s*(?:\{[^{}\r\n]*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb')|"finish_reason"\s*:\s*"error"'
-)
+_FAILED = re.compile(rb"[\r\n]data:\s*(?:\{[^{}\r\n]*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb")")
+_FAILED_CHOICE = re.compile(rb'"finish_reason"\s*:\s*"error"')
 _FAILED_LINE = re.compile(rb"[\r\n](?:event: ?(?:error|response\.failed)|error: ?\{)")
-"""An error in an event stream: a field of an event or all of it, how the answer ended, or a line of that name."""
+"""An error in an event stream: a field of an event or all of it, how the answer ended, or a line of that name.
+
+Nothing of it is found within what an answer repeats of its request: an engine must not look ill because of a client.
+"""
 
 _FAILED_JSON = re.compile(rb"\s*(?:\{\s*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb")")
 _STATUS = re.compile(rb'"(?:code|status|status_code)"\s*:\s*"?([45]\d\d)"?\s*[,}]')
@@ -74,7 +76,8 @@ class AnswerScan:
 
     Args:
         events: True for an event stream.
-        wants_id: True to look for the id of the response object too.
+        wants_id: True for a response object, whose id is looked for too; it repeats the metadata and the tools of its
+            request, and has no choices.
 
     Attributes:
         failed: the status that an error in the answer names, 1 if it names none; 0 without an error.
@@ -85,6 +88,7 @@ class AnswerScan:
         "_complaint",
         "_counts",
         "_early",
+        "_echoes",
         "_events",
         "_first",
         "_head",
@@ -102,6 +106,7 @@ class AnswerScan:
         self._complaint = b""
         self.response_id = ""
         self._events = events
+        self._echoes = wants_id
         self._early = True
         self._head: bytes | None = b"" if wants_id else None
         self._left = _BEGINNING
@@ -171,7 +176,7 @@ class AnswerScan:
             if len(self._complaint) < _ERROR_WITHIN:
                 self._complaint += piece[:_ERROR_WITHIN]
         elif self._events:
-            found = _find_failure(text)
+            found = _find_failure(text, echoes=self._echoes)
             if found is not None:
                 self.failed = 1
                 self._complaint = text[found.start() : found.start() + _ERROR_WITHIN]
@@ -232,9 +237,11 @@ class AnswerScan:
         self._head = None if found or len(head) >= _ID_WITHIN else head
 
 
-def _find_failure(text: bytes) -> re.Match[bytes] | None:
+def _find_failure(text: bytes, *, echoes: bool) -> re.Match[bytes] | None:
     """Find an error; plain searches go first, since they are fast and nearly always enough."""
-    found = _FAILED.search(text) if _ERROR in text else None
+    found = None
+    if _ERROR in text:
+        found = _FAILED.search(text) or (None if echoes else _FAILED_CHOICE.search(text))
     if found is None and (_ERROR_WORD in text or _FAILED_RESPONSE in text):
         found = _FAILED_LINE.search(text)
     return found

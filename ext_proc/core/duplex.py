@@ -180,7 +180,7 @@ class DuplexExchange:
 
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back, of any other something became."""
-        reached = delivered or self.response is not Side.OPEN
+        reached = delivered or self.response is not Side.OPEN or self._exchange.has_arrived
         if self._answer is not None:
             self._answer.gone(self._clock(), reached=reached)
         self._exchange.close(delivered=reached)
@@ -288,14 +288,12 @@ class DuplexExchange:
 
     def _response_headers(self, event: ResponseHeaders | Message) -> Sequence[DuplexAction]:
         self._answered_early()
-        self.response = Side.PASSING
+        self.response = Side.ENDED if event.end_of_stream else Side.PASSING
         if self._answer is not None and isinstance(event, ResponseHeaders):
             now = self._clock()
             self._answer.begin(event, now)
             if event.end_of_stream:
                 self._answer.end(now)
-        if event.end_of_stream:
-            self.response = Side.ENDED
         if self._renaming is None:
             return _GO_ON[Kind.RESPONSE_HEADERS]
         if event.end_of_stream or not (isinstance(event, ResponseHeaders) and event.is_json):
@@ -305,6 +303,8 @@ class DuplexExchange:
 
     def _response_piece(self, event: Message) -> Sequence[DuplexAction]:
         answer, last = self._answer, event.end_of_stream
+        if self.response is Side.OPEN:  # nobody has seen what it is, nor taken its length away
+            self._renaming = None
         if answer is not None:
             now = self._clock()
             answer.piece(event.body, now)

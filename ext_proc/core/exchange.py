@@ -137,6 +137,11 @@ class Exchange:
         return Shared(self._feedback, self._observer, self._policy, self._clock)
 
     @property
+    def has_arrived(self) -> bool:
+        """Whether Envoy has the pick for certain, because it went on after it."""
+        return self._arrived
+
+    @property
     def names(self) -> HeaderNames:
         """Which headers say whose a request is, and what is wished for it."""
         return self._policy.names
@@ -169,8 +174,9 @@ class Exchange:
             return self._let_go(event)
         if self._policy.refuse_on_failure:
             return self._refuse(InternalFailure("The endpoint picker failed. Try again."))
-        self.state = State.PASSING
-        return Continue(kind)
+        head, self.state = self._head, State.PASSING
+        clean = head is not None and head.spoofed and (head.anywhere or kind is Kind.REQUEST_HEADERS)
+        return Continue(kind, clean=clean)
 
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back, and a place in a queue is given up."""

@@ -266,7 +266,7 @@ def _bare(kind: Kind, clean: bool, skip_body: bool) -> bytes:
     response = ProcessingResponse()
     part = getattr(response, kind.name.lower())
     part.SetInParent()
-    if clean:
+    if clean and kind is not Kind.REQUEST_TRAILERS:  # a mutation there is one of trailers
         _mutation(response, kind).remove_headers.extend(PICKER_HEADERS)
     if skip_body:
         response.mode_override.SetInParent()

@@ -67,6 +67,23 @@ async def _expect_sane_metrics(stack: Stack) -> None:
     assert all(0 <= value <= most for name, value in samples if "ratio" not in name), samples
 
 
+async def test_an_answer_full_of_braces_holds_envoy_up_no_longer_than_others(tmp_path: Path) -> None:
+    """A client's tools, repeated by the engine, must not cost the square of their length."""
+    tools, end = b'{"usage":{"x":"{{{"}},' * 3_200, b'{}],"usage":{"input_tokens":7}}'
+
+    def repeat(_: Received) -> Reply:
+        return Reply("application/json", [b'{"id":"resp_1","tools":[', *([tools] * 8), end])
+
+    async with (
+        running(RawEngine([MODEL], repeat)) as engine,
+        running_stack(tmp_path, engines=0, addresses=[engine.address]) as stack,
+    ):
+        status, _, body = await asyncio.wait_for(stack.post("/v1/responses", BODY), 3.0)
+        assert (status, body.endswith(end)) == (200, True)
+        (line,) = await stack.finished(1)
+        assert (line["ending"], line["prompt_tokens"]) == ("ok", 7)
+
+
 @pytest.mark.parametrize(("status", "ending"), [(400, "client_error"), (501, "client_error"), (529, "overloaded")])
 async def test_what_is_no_illness_keeps_an_engine_in_rotation(tmp_path: Path, status: int, ending: str) -> None:
     """Sixty refusals in a row do not keep good requests away, and reach their clients as they are (B17, B23)."""

@@ -9,7 +9,7 @@ _MAX_HEAD = 4096
 _MAX_VALUE = 1024
 _BOUNDARY = re.compile(r"""boundary=(?:"([^"]{1,200})"|([^\s;"]{1,200}))""", re.IGNORECASE)
 
-_NAMED = rb"""content-disposition:(?:[^\r\n"]|"(?:[^\r\n"\\]|\\.)*")*?[;\s]name=(?:"%b"|%b(?=[;\s]|$))"""
+_NAMED = rb"""^content-disposition:(?:[^\r\n"]|"(?:[^\r\n"\\]|\\.)*")*?[;\s]name=(?:"%b"|%b(?=[;\s]|$))"""
 """A name within the quotes of another parameter, such as a file's name, is none."""
 
 
@@ -19,7 +19,7 @@ def form_field(content_type: str, body: bytes, name: str) -> str | None:
     if not declared or not content_type.lower().lstrip().startswith("multipart/form-data"):
         return None
     delimiter = b"--" + (declared[1] or declared[2]).encode("utf-8", "replace")
-    wanted = re.compile(_NAMED % ((re.escape(name.encode()),) * 2), re.IGNORECASE)
+    wanted = re.compile(_NAMED % ((re.escape(name.encode()),) * 2), re.IGNORECASE | re.MULTILINE)
     found = None
     position = body.find(delimiter)
     for _ in range(_MAX_PARTS):

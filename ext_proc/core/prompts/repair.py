@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 
@@ -62,15 +63,16 @@ def top_level_span(body: bytes, key: bytes) -> slice | None:
 
     Of a text too busy to be read whole the beginning is read, and a key behind that makes the slice empty.
     """
-    pieces = _split(body)
+    pieces, spelling = _split(body), _spelling(key)
     if not pieces:
-        if _any_spelling(key).search(body, _MAX_QUOTES - 1):
+        if re.compile(rb'"%b"\s*:' % spelling.pattern).search(body, _MAX_QUOTES - 1):
             return slice(0, 0)
         pieces = _split(body[: _MAX_QUOTES - 1])
     found = None
     depth = counted = 0
     for index in range(1, len(pieces) - 1, 2):
-        if pieces[index] != key and _unescaped(pieces[index]) != key:
+        piece = pieces[index]
+        if piece != key and (b"\\" not in piece or not spelling.fullmatch(piece)):
             continue
         gap = pieces[index + 1].strip(_BLANKS)
         if gap[:1] != b":":
@@ -88,9 +90,10 @@ def top_level_span(body: bytes, key: bytes) -> slice | None:
     return slice(start, start + len(pieces[index + 2]) + 2)
 
 
-def _any_spelling(key: bytes) -> re.Pattern[bytes]:
-    letters = b"".join(rb"(?:%b|\\u00%02x)" % (re.escape(bytes([letter])), letter) for letter in key)
-    return re.compile(_QUOTE + letters + rb'"\s*:', re.IGNORECASE)
+@functools.cache
+def _spelling(key: bytes) -> re.Pattern[bytes]:
+    """Match a key of letters however it is spelt; decoding each key that might be it would take ten times as long."""
+    return re.compile(b"".join(rb"(?:%c|\\u00(?i:%02x))" % (letter, letter) for letter in key))
 
 
 def _unescaped(text: bytes) -> bytes:

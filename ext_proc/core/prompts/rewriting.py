@@ -16,7 +16,7 @@ def with_model(body: bytes, model: str) -> bytes | None:
     None if that cannot be done: the body is no JSON object in UTF-8, or its model is no text.
     """
     inside = skip_blanks(body.removeprefix(BOM))
-    if inside[:1] != b"{":
+    if inside[:1] != b"{" or inside[1:2] == b"\0":  # UTF-16 and UTF-32 begin so as well
         return None
     name = msgspec.json.encode(model)
     span = top_level_span(body, _MODEL)

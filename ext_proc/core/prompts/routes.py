@@ -82,7 +82,8 @@ _LOOK_UP = Route(Operation.LOOKUP, Api.OPENAI, wants_body=False)
 def classify(method: str, path: str) -> Route | None:
     """Find the route of a request; None for one that must pass through untouched.
 
-    A query string, one trailing slash and any path in front (`/openai/v1/chat/completions`) are allowed.
+    A query string, one trailing slash and any path in front (`/openai/v1/chat/completions`) are allowed. Letters may be
+    spelt in hexadecimal (`/v1/ch%61t/completions`), since engines do not mind: nobody is to go unseen that way.
     """
     if len(path) > _CACHED_PATH_LENGTH:
         return _classify(method, path)
@@ -107,6 +108,8 @@ def response_in_path(path: str) -> str | None:
 
 def _classify(method: str, path: str) -> Route | None:
     path = path.partition("?")[0]
+    if "%" in path:
+        path = unquote(path)
     if method == "POST":
         return _classify_post(path)
     if method in {"GET", "HEAD"} and (_LOOKUP.fullmatch(path) or _RESPONSE.fullmatch(path)):

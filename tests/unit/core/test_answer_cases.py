@@ -23,7 +23,8 @@ def _ending(scan: AnswerScan) -> Ending:
 @settings(max_examples=6, deadline=None)
 def test_answers_are_understood_however_they_are_split(case: AnswerCase, size: int) -> None:
     """Counts are the engine's last sane ones, and an error says whose fault it is."""
-    scan = AnswerScan(events=case.type.lower().startswith("text/event-stream"))
+    events = case.type.lower().startswith("text/event-stream")
+    scan = AnswerScan(events=events, wants_id=case.path.endswith("/responses"))
     body = case.data()
     for start in range(0, len(body), size):
         scan.feed(body[start : start + size])

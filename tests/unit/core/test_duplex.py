@@ -377,6 +377,28 @@ def test_a_fault_of_ours_costs_the_pick_and_not_the_body() -> None:
     assert picking.notes.all("failed") == ["internal"]
 
 
+def test_a_fault_of_ours_lets_no_client_choose() -> None:
+    """Its headers of pickers are taken away in that case too, which in full duplex nobody did before (H01)."""
+    for data in (CHAT, b""):
+        picking = picking_with()
+        picking.core.picker._filters = None  # type: ignore[assignment]
+        duplex, _ = begun(picking, spoofed=True)
+        first, *_ = duplex.receive(body(data, end=True) if data else Message(Kind.REQUEST_TRAILERS))
+        assert first == Continue(Kind.REQUEST_HEADERS, clean=True)
+        assert picking.notes.all("failed") == ["internal"]
+
+
+def test_who_sends_on_has_the_pick_though_the_last_answer_is_lost() -> None:
+    """A client that leaves in the middle of a streamed upload: the request ends then, and not by expiry."""
+    picking = picking_with()
+    duplex, (picked,) = begun(picking, request_mode=BodyMode.STREAMED)
+    assert decision_of((picked,)) is not None
+    assert len(duplex.receive(body(CHAT[:9]))) == 1
+    duplex.close(delivered=False)
+    assert [outcome.ending for outcome in picking.notes.all("finished")] == [Ending.CLIENT_GONE]
+    assert len(picking.core.ledger) == 0
+
+
 def test_an_answer_before_ours_ends_the_request() -> None:
     """Envoy answered by itself; what was collected is dropped, and nothing is said of the request any more."""
     duplex, _ = begun(picking_with())

@@ -59,6 +59,12 @@ def test_what_cannot_be_read_passes_as_it_is(given: ResponseHeaders) -> None:
         assert said(taken(duplex, Message(Kind.RESPONSE_BODY, ANSWER, True))) == ANSWER
 
 
+def test_without_its_headers_an_answer_passes_as_it_is() -> None:
+    """Its length could not be taken away."""
+    for end in (True, False):
+        assert said(taken(asked(), Message(Kind.RESPONSE_BODY, ANSWER, end))) == ANSWER
+
+
 def test_who_asked_for_that_model_or_none_gets_its_name() -> None:
     """Then nothing was put in another's place."""
     for body in (CHAT, CHAT.replace(b'"model":"acme/chat-8b",', b"")):

@@ -149,6 +149,15 @@ def test_spoofed_destination_is_overwritten_or_removed(picking: Picking) -> None
     assert DESTINATION in waiting.request_headers.response.header_mutation.remove_headers
 
 
+def test_a_spoofed_destination_is_removed_by_a_fault_of_ours_too(picking: Picking) -> None:
+    """Where Envoy is to choose by itself, it must not be the client who does (H01)."""
+    picking.core.picker._filters = None  # type: ignore[assignment]
+    message = headers_message("/v1/models", (DESTINATION, "127.0.0.1:9901"), method="GET", end=True)
+    answer = response(picking.session().receive(message))
+    assert destination(answer) is None
+    assert DESTINATION in answer.request_headers.response.header_mutation.remove_headers
+
+
 def test_spoofed_subset_header_has_no_effect(picking: Picking) -> None:
     """The subset hint is read from metadata only (H03)."""
     for _ in range(12):

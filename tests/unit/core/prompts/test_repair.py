@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import msgspec
@@ -123,3 +124,12 @@ def test_a_busy_text_is_shortened(body: bytes) -> None:
 def test_a_top_level_string_is_found_without_decoding(body: bytes, found: bytes | None) -> None:
     """The model of a body that is too deep is read where it stands at the top, the last one where it stands twice."""
     assert top_level_string(body, b"model") == found
+
+
+@pytest.mark.parametrize("key", [b"\\u006d", b"\\a", b"\\\\", b"a"])
+def test_many_keys_cost_little_however_they_are_spelt(key: bytes) -> None:
+    """A hundred thousand of them hold no other request up (CPU time)."""
+    body = b'{"mod\\u0065L":1,"mo\\u0064\\u0065l":"x",' + b'"%b":1,' % key * 98_000 + b'"z":1}'
+    began = time.process_time()
+    assert top_level_string(body, b"model") == b'"x"'
+    assert time.process_time() - began < 0.15

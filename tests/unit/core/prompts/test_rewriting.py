@@ -74,6 +74,12 @@ def test_what_is_no_object_with_a_name_is_left_alone(body: bytes) -> None:
     assert with_model(body, "new") is None
 
 
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-32-le"])
+def test_what_is_no_utf8_is_left_alone(encoding: str) -> None:
+    """Bytes of UTF-8 would break it, though it may begin with the same byte."""
+    assert with_model('{"model":"old"}'.encode(encoding), "new") is None
+
+
 def test_a_name_is_written_as_json() -> None:
     """Quotes in it end nothing."""
     made = with_model(b'{"model":"a"}', 'x","stream":true,"y":"')
