@@ -18,6 +18,12 @@ _TOLERATED_ERROR = 0.02
 _STEP = 0.1
 _GROWTH = 1.0005
 _OLD_SHARE = 0.25
+_FAR_OFF = 0.4
+_SHRINKING = 0.2
+"""An engine that evicts after so small a share of the room is believed to have less, by so much of the difference.
+
+Nearer to the right size that would shrink too far: a fleet short of memory evicts early now and then.
+"""
 _LEAST_SHARE, _MOST_SHARE = 0.02, 3.0
 
 
@@ -232,7 +238,7 @@ class ObservedIndex:
         return held.stamps.get(block, 0) if held else 0
 
     def missed(self, slot: int, used: int, stamp: int) -> None:
-        """Forget what cannot be there, since an engine evicts what was not used for longest.
+        """Forget what cannot be there, since engines evict what was not used for longest; perhaps one is smaller, too.
 
         Args:
             slot: the engine.
@@ -241,8 +247,12 @@ class ObservedIndex:
                 was not computed yet.
         """
         held = self._slots.get(slot)
-        if held is not None and stamp - used >= _OLD_SHARE * held.room:
-            held.floor = max(held.floor, used)
+        if held is None or (age := stamp - used) < _OLD_SHARE * held.room:
+            return
+        held.floor = max(held.floor, used)
+        if age < _FAR_OFF * held.room:
+            capacity = held.capacity * (1 - _SHRINKING * (1 - age / held.room))
+            held.resize(max(capacity, _LEAST_SHARE * held.stated), held.scale)
 
     def scaled(self, slot: int, scale: float) -> None:
         """Note how many tokens its engine counts for each estimated one, above 0, by which its capacity is less here.

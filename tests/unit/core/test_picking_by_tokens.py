@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ext_proc.core.model import Decision, Ending, IndexMode, Usage
 from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.core.resident_index import ResidentIndex
@@ -148,6 +150,22 @@ def test_what_was_used_just_before_says_nothing_of_eviction() -> None:
     used = index.used(0, chains[1][-1])
     index.missed(0, used, index.learn(0, chains[1]))
     assert [index.depths(chain, (0,)) for chain in chains] == [[10], [10], [10]]
+
+
+@pytest.mark.parametrize(
+    ("capacity", "left"),
+    [
+        pytest.param(3_000, 3_000, id="near the right size"),
+        pytest.param(6_500, 5_600, id="far too large"),
+        pytest.param(100_000, 100_000, id="used just before"),
+    ],
+)
+def test_an_engine_that_evicts_far_too_early_is_believed_to_be_smaller(capacity: int, left: int) -> None:
+    """After 2,002 new tokens it lacked a prompt: of 6,500 a fifth of the difference is given up, of 3,000 nothing."""
+    index, chains = _grown(capacity)
+    used = index.used(0, chains[1][-1])
+    index.missed(0, used, used + 2_002)
+    assert index.capacity(0) == pytest.approx(left, abs=1)
 
 
 def test_an_engine_that_lost_a_prompt_is_not_believed_to_hold_older_ones() -> None:
