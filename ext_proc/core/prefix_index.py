@@ -18,11 +18,9 @@ _TOLERATED_ERROR = 0.02
 _STEP = 0.1
 _GROWTH = 1.0005
 _OLD_SHARE = 0.25
-_FAR_OFF = 0.4
-_SHRINKING = 0.2
-"""An engine that evicts after so small a share of the room is believed to have less, by so much of the difference.
-
-Nearer to the right size that would shrink too far: a fleet short of memory evicts early now and then.
+_FAR_OFF, _SHRINKING, _SHRUNK = 0.4, 0.2, 0.5
+"""An engine that evicts after so small a share of the room is believed to have less, by so much of the difference, down
+to so much of what was stated: a fleet that is short of memory evicts early now and then, though it is what it says.
 """
 _LEAST_SHARE, _MOST_SHARE = 0.02, 3.0
 
@@ -250,9 +248,9 @@ class ObservedIndex:
         if held is None or (age := stamp - used) < _OLD_SHARE * held.room:
             return
         held.floor = max(held.floor, used)
-        if age < _FAR_OFF * held.room:
+        if age < _FAR_OFF * held.room and held.capacity > _SHRUNK * held.stated:
             capacity = held.capacity * (1 - _SHRINKING * (1 - age / held.room))
-            held.resize(max(capacity, _LEAST_SHARE * held.stated), held.scale)
+            held.resize(max(capacity, _SHRUNK * held.stated), held.scale)
 
     def scaled(self, slot: int, scale: float) -> None:
         """Note how many tokens its engine counts for each estimated one, above 0, by which its capacity is less here.
