@@ -8,12 +8,10 @@ from typing import Final, TypeAlias
 import msgspec
 
 from ext_proc.core.exchange_messages import Abort, Continue, Kind, Message, Refuse, RequestHeaders, Wait, WaitForTurn
+from ext_proc.core.prompts.encodings import PLAIN
 
 PIECE_BYTES: Final = 62_000
 """Bytes of a body in one answer, at most; Envoy takes 64 KiB with all that is around them."""
-
-PLAIN: Final = ("", "identity")
-"""Content encodings of bodies that are not compressed."""
 
 
 class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -12,12 +12,12 @@ import msgspec
 from ext_proc.core.model import InferenceRequest
 from ext_proc.core.names import LEGACY_NAMES, MODEL_REWRITE, TPOT_TARGET, TTFT_TARGET
 from ext_proc.core.prompts import with_model
+from ext_proc.core.prompts.encodings import PLAIN
 
 LONGEST_VALUE: Final = 256
 LONGEST_TARGET_MS: Final = 86_400_000.0
 """A day; what is longer is no target, and must not outgrow any clock."""
 
-_PLAIN: Final = ("", "identity")
 _MILLISECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
@@ -51,7 +51,7 @@ class Wishes(msgspec.Struct, frozen=True, gc=False):
         """
         if not self.model or self.model == model:
             return None
-        made = with_model(body, self.model) if encoding.strip().lower() in _PLAIN else None
+        made = with_model(body, self.model) if encoding.strip().lower() in PLAIN else None
         if made is None:
             raise UnwritableBodyError
         return made

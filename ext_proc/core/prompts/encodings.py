@@ -6,10 +6,14 @@ import enum
 import io
 import zlib
 from collections.abc import Callable
+from typing import Final
 
 import brotli
 import msgspec
 import zstandard
+
+PLAIN: Final = ("", "identity")
+"""Content encodings of bodies that are not compressed."""
 
 _STEP = 16 * 1024
 _ZSTD_STEP = 128 * 1024
@@ -38,7 +42,7 @@ class Decoded(msgspec.Struct, frozen=True):
 def coding(content_encoding: str) -> str | None:
     """Read a Content-Encoding header: the one coding in use, "" for none, None for an unknown or mixed one."""
     names = [name.strip().lower() for name in content_encoding.split(",")]
-    used = [name for name in names if name not in {"", "identity"}]
+    used = [name for name in names if name not in PLAIN]
     if not used:
         return ""
     return used[0] if len(used) == 1 and used[0] in _DECODERS else None

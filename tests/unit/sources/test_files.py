@@ -44,6 +44,21 @@ class Seen:
         self.values.append(value)
 
 
+class Counting(Seen):
+    """One that also counts how often the event loop is woken to look at the file."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.looks = 0
+        real = self.watcher._look
+
+        async def look() -> None:
+            self.looks += 1
+            await real()
+
+        self.watcher._look = look  # type: ignore[method-assign]
+
+
 async def _until(condition: Callable[[], bool], seconds: float = 5.0) -> float:
     begin = time.monotonic()
     while not condition():
@@ -217,20 +232,12 @@ async def test_a_file_that_lies_still_does_not_wake_the_event_loop(tmp_path: Pat
     """It is looked at by a thread, which wakes the event loop for a change and ends with the watch."""
     path = tmp_path / "lies-still"
     path.write_text("one")
-    seen = Seen(path)
-    looks = 0
-
-    async def look() -> None:
-        nonlocal looks
-        looks += 1
-        await real()
-
-    real, seen.watcher._look = seen.watcher._look, look  # type: ignore[method-assign]
+    seen = Counting(path)
     async with _running(seen):
         await _until(lambda: seen.values == ["one"])
-        before = looks
+        before = seen.looks
         await asyncio.sleep(3 * files.INTERVAL_S)
-        assert looks == before
+        assert seen.looks == before
         _rename_into_place(path, "two")
         await _until(lambda: seen.values == ["one", "two"])
         assert [each for each in threading.enumerate() if each.name == "watch lies-still"]
@@ -240,20 +247,12 @@ async def test_a_file_that_lies_still_does_not_wake_the_event_loop(tmp_path: Pat
 async def test_a_file_that_is_not_there_does_not_wake_the_event_loop(tmp_path: Path) -> None:
     """A list of endpoints may be written long after the start; once it is, it is seen."""
     path = tmp_path / "comes-late"
-    seen = Seen(path)
-    looks = 0
-
-    async def look() -> None:
-        nonlocal looks
-        looks += 1
-        await real()
-
-    real, seen.watcher._look = seen.watcher._look, look  # type: ignore[method-assign]
+    seen = Counting(path)
     async with _running(seen):
         await _until(lambda: len(seen.errors) == 1)
-        before = looks
+        before = seen.looks
         await asyncio.sleep(3 * files.INTERVAL_S)
-        assert looks <= before + 1
+        assert seen.looks <= before + 1
         _rename_into_place(path, "one")
         await _until(lambda: seen.values == ["one"])
         path.unlink()
