@@ -11,6 +11,7 @@ from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint
 from ext_proc.core.strategies import Context
 from ext_proc.core.strategies.least_wait import LeastWait, LeastWaitParameters
+from ext_proc.core.terms import Terms
 from tests.unit.core.builders import context, endpoints, request
 
 TOKENS = st.integers(0, 200_000)
@@ -133,10 +134,15 @@ def test_a_slow_endpoint_that_holds_the_prefix_has_no_discount() -> None:
 def test_a_discount_is_told_and_adds_up() -> None:
     """An explanation has what others bear of the price, and the terms less that are the cost."""
     seen = context([Load(10, 90_000, 0.25), Load(6)], [5800, 0], siblings=16)
-    ranking = LeastWait().rank(request(prompt_tokens=6000), endpoints(2), seen)
+    candidates = endpoints(2)
+    ranking = LeastWait().rank(request(prompt_tokens=6000), candidates, seen)
     assert ranking.discounts[0] == 0
     assert ranking.discounts[1] == pytest.approx(1.18 * 0.75 * (ranking.prefills[0] - ranking.prefills[1]))
     assert ranking.costs[1] == pytest.approx(1.18 * ranking.prefills[1] + ranking.discounts[1])
+    told = Terms(candidates, ranking, seen.hits, [10, 6])[1]
+    assert told.discount == ranking.discounts[1]
+    parts = (told.queue, told.prefill, told.interference, told.backlog, told.memory, told.discount)
+    assert sum(parts) == pytest.approx(told.cost)
 
 
 def test_a_faster_endpoint_is_preferred() -> None:
