@@ -104,7 +104,9 @@ def build_core(
     registry = Registry(config.default_pool)
     if ledger is None:
         leases = config.leases
-        ledger = Ledger(timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases)
+        ledger = Ledger(
+            hasher.tokens, timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases
+        )
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     known = index if resident is None else MixedIndex(index, resident)
