@@ -106,7 +106,7 @@ class Feedback:
             return
         lease.relearnt = True
         if self._is_current(chosen):
-            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
+            self._index.forget(chosen.slot, learnt.chain, learnt.depth, learnt.stamp)
         self._index.learn(endpoint.slot, learnt.chain)
 
     def first_token(self, decision_id: str, now: float, served: str | None = None) -> None:
@@ -302,7 +302,7 @@ class Feedback:
         chosen = lease.decision.chosen
         is_useless = _is_useless(outcome)
         if (served is not chosen or is_useless) and self._is_current(chosen):
-            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
+            self._index.forget(chosen.slot, learnt.chain, learnt.depth, learnt.stamp)
         if served is not None and served is not chosen and not is_useless and self._is_current(served):
             self._index.learn(served.slot, learnt.chain)
 

@@ -1,13 +1,15 @@
 """Which endpoint holds which prefix, as learnt from our own decisions.
 
-Every endpoint has a clock that counts the tokens it newly learnt, and every block the clock at its last use. A block is
-held while the endpoint has learnt less than its capacity since then. A prompt is always touched as a whole, so along a
-chain stamps never rise and what is held is a prefix of it. Nothing is evicted one by one: now and then an endpoint's
-table is written anew without what has expired, since memory touched at every request is what a decision waits for.
+Every endpoint has a clock that counts the tokens it newly learnt, and every block the clock at its last use. Engines
+evict what was not used for longest, and so does the index: it counts the tokens by their last use, and when all together
+are more than fit, those used longest ago expire. A prompt is always touched as a whole, so along a chain stamps never
+rise and what is held is a prefix of it. No block is evicted by itself: now and then an endpoint's table is written anew
+without what has expired, since memory touched at every request is what a decision waits for.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
@@ -34,8 +36,8 @@ class PrefixIndex(Protocol):
     def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
         """Note that a slot will hold a chain, of which it holds `depth` blocks; returns a stamp to take it back by."""
 
-    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
-        """Take back what was learnt by that stamp."""
+    def forget(self, slot: int, chain: Sequence[BlockHash], depth: int, stamp: int) -> None:
+        """Take back what was learnt by that stamp of a chain, but for so many leading blocks."""
 
     def clear(self, slot: int) -> None:
         """Forget what a slot holds: its engine has lost it, for instance by a restart."""
@@ -60,6 +62,9 @@ class _Holdings:
         stamps: the clock at each block's last use; some may have expired.
         clock: tokens newly learnt so far.
         floor: stamps up to this one have expired; it never falls, so nothing that is gone comes back.
+        last_used: estimated tokens by the stamp of their last use, the oldest first; none that have expired.
+        held: their sum.
+        reach: how far the clock had come since the last use of what was evicted last; before that, the room.
         capacity: tokens believed to fit (corrected by what the engine reports of its hits).
         room: the same in estimated tokens, as the clock counts.
         roomy: blocks at which the table is swept.
@@ -67,12 +72,27 @@ class _Holdings:
         stated: tokens that fit according to the configuration or the engine.
     """
 
-    __slots__ = ("capacity", "clock", "floor", "room", "roomy", "scale", "stamps", "stated")
+    __slots__ = (
+        "capacity",
+        "clock",
+        "floor",
+        "held",
+        "last_used",
+        "reach",
+        "room",
+        "roomy",
+        "scale",
+        "stamps",
+        "stated",
+    )
 
     def __init__(self) -> None:
         self.stamps: dict[BlockHash, int] = {}
         self.clock = 0
         self.floor = 0
+        self.last_used: OrderedDict[int, int] = OrderedDict()
+        self.held = 0
+        self.reach = 0.0
         self.capacity = self.room = 0.0
         self.scale = 1.0
         self.stated = 0
@@ -80,14 +100,39 @@ class _Holdings:
 
     def resize(self, capacity: float, scale: float) -> None:
         """Believe that so many of the engine's tokens fit, and that it counts so many for each estimated one."""
+        before = self.room
         self.capacity, self.scale = capacity, scale
         self.room = capacity / scale
+        self.reach = self.reach * self.room / before if before else self.room
         self.expire()
 
     def expire(self) -> None:
-        """Let go of what does not fit any more."""
-        floor = int(self.clock - self.room)
+        """Let go of what does not fit any more: what was not used for longest."""
+        last_used = self.last_used
+        while self.held > self.room and len(last_used) > 1:
+            self.floor, tokens = last_used.popitem(last=False)
+            self.held -= tokens
+            self.reach = self.clock - self.floor
+
+    def raise_floor(self, floor: int) -> None:
+        """Let go of all that was last used by then."""
+        last_used = self.last_used
+        while last_used and next(iter(last_used)) <= floor:
+            self.held -= last_used.popitem(last=False)[1]
         self.floor = max(self.floor, floor)
+
+    def leave(self, stamp: int, tokens: int) -> int:
+        """Note that so many tokens were used again since, or are gone; return how many there were at most."""
+        before = self.last_used.get(stamp, 0)
+        if before > tokens:
+            self.last_used[stamp] = before - tokens
+            return tokens
+        self.last_used.pop(stamp, None)
+        return before
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.stamps, self.last_used, self.held = {}, OrderedDict(), 0
 
     def sweep(self) -> None:
         """Write the table anew without what has expired."""
@@ -139,7 +184,7 @@ class ObservedIndex:
         held = self._slots.get(slot)
         if held is not None:
             self._total -= len(held.stamps)
-            held.stamps = {}
+            held.clear()
 
     def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
         """Return how many leading blocks of a chain, of at least one block, each slot holds."""
@@ -176,8 +221,11 @@ class ObservedIndex:
         if size > held.room or count > self._max_blocks:
             count = self._fitting(held, chain)
             chain, size = chain[:count], tokens(count)
+        depth = min(depth, count)
         # One more than the new tokens: two prompts never share a stamp.
-        held.clock = clock = held.clock + 1 + max(size - tokens(depth), 0)
+        held.clock = clock = held.clock + 1 + size - tokens(depth)
+        held.held += size - (self._used_again(held, chain, depth) if depth else 0)
+        held.last_used[clock] = size
         held.expire()
         stamps = held.stamps
         before = len(stamps)
@@ -188,22 +236,28 @@ class ObservedIndex:
             self._make_room(held)
         return clock
 
-    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
-        """Take blocks from a slot that turned out not to hold them.
+    def forget(self, slot: int, chain: Sequence[BlockHash], depth: int, stamp: int) -> None:
+        """Take the end of a chain from a slot that turned out not to hold it.
 
         Args:
-            slot: where they were believed to be.
-            blocks: the end of a chain.
+            slot: where it was believed to be.
+            chain: hash chain of a prompt.
+            depth: leading blocks that stay.
             stamp: what `learn` returned; blocks used again since then are left to who used them.
         """
         held = self._slots.get(slot)
         if held is None:
             return
-        stamps = held.stamps
+        stamps, floor, covered = held.stamps, held.floor, self._tokens
         before = len(stamps)
-        for block in blocks:
-            if stamps.get(block, stamp + 1) <= stamp:
-                del stamps[block]
+        for place in range(depth, len(chain)):
+            used = stamps.get(chain[place], stamp + 1)
+            if used > stamp:
+                continue
+            del stamps[chain[place]]
+            if used > floor:
+                size = covered(place + 1) - covered(place)
+                held.held -= held.leave(used, size)
         self._total += len(stamps) - before
 
     def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
@@ -245,11 +299,12 @@ class ObservedIndex:
                 was not computed yet.
         """
         held = self._slots.get(slot)
-        if held is None or (age := stamp - used) < _OLD_SHARE * held.room:
+        if held is None or (age := stamp - used) < _OLD_SHARE * held.reach:
             return
-        held.floor = max(held.floor, used)
-        if age < _FAR_OFF * held.room and held.capacity > _SHRUNK * held.stated:
-            capacity = held.capacity * (1 - _SHRINKING * (1 - age / held.room))
+        reach = held.reach
+        held.raise_floor(used)
+        if age < _FAR_OFF * reach and held.capacity > _SHRUNK * held.stated:
+            capacity = held.capacity * (1 - _SHRINKING * (1 - age / reach))
             held.resize(max(capacity, _SHRUNK * held.stated), held.scale)
 
     def scaled(self, slot: int, scale: float) -> None:
@@ -295,6 +350,19 @@ class ObservedIndex:
                 high = middle - 1
         return low
 
+    def _used_again(self, held: _Holdings, chain: Sequence[BlockHash], depth: int) -> int:
+        """Take the leading blocks of a chain, all held, from when they were last used; return their tokens."""
+        stamps, covered = held.stamps, self._tokens
+        oldest = stamps[chain[depth - 1]]
+        begin = before = taken = 0
+        while begin < depth:
+            stamp = stamps[chain[begin]]
+            end = depth if stamp == oldest else held_depth(stamps, stamp - 1, chain[:depth], begin + 1)
+            after = covered(end)
+            taken += held.leave(stamp, after - before)
+            begin, before = end, after
+        return taken
+
     def _make_room(self, learner: _Holdings) -> None:
         self._sweep(learner)
         while self._total > self._max_blocks:
@@ -305,7 +373,7 @@ class ObservedIndex:
             self._sweep(largest)
             if len(largest.stamps) == before:  # all of it is in use: the older half of its time goes
                 newest = largest.clock - (largest is learner)
-                largest.floor = min(largest.floor + max((largest.clock - largest.floor) // 2, 1), newest)
+                largest.raise_floor(min(largest.floor + max((largest.clock - largest.floor) // 2, 1), newest))
                 self._sweep(largest)
 
     def _sweep(self, held: _Holdings) -> None:

@@ -271,9 +271,9 @@ class MixedIndex:
         """Note what a slot will hold, for the time when its reports fail."""
         return self._observed.learn(slot, chain, None if slot in self._resident else depth)
 
-    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
+    def forget(self, slot: int, chain: Sequence[BlockHash], depth: int, stamp: int) -> None:
         """Take back what was learnt."""
-        self._observed.forget(slot, blocks, stamp)
+        self._observed.forget(slot, chain, depth, stamp)
 
     def clear(self, slot: int) -> None:
         """Forget our own history of a slot; what it holds now its reports tell."""
