@@ -193,6 +193,8 @@ class Feedback:
         if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
             self._rates.cancelled(decision.endpoints[0].slot, decision.id)
+        if current is not None and lease.learnt.chain and not _is_useless(outcome):
+            self._index.ended(current.slot, lease.learnt.chain, self._answer(lease, generated))
         if is_good:
             if decision.request.operation in GENERATING and not is_excused:
                 self._learn(lease, outcome, current, generated)
@@ -261,6 +263,15 @@ class Feedback:
         if served is not None and outcome.usage.cached_tokens is not None:
             self._set_right(lease, served, outcome.usage.cached_tokens, tokens)
 
+    def _answer(self, lease: Lease, generated: int | None) -> int:
+        """Return the tokens that an engine generated, or is expected to have generated where it does not say."""
+        request = lease.decision.request
+        if request.operation not in GENERATING:
+            return 0
+        return self._expectations.of(self._registry.snapshot.known(request.model)).answer(
+            generated, request.output_tokens
+        )
+
     def _set_right(self, lease: Lease, served: Endpoint, cached: int, tokens: int) -> None:
         """Let our own history learn from the cached tokens that an engine reports, where it was what predicted."""
         decision, learnt = lease.decision, lease.learnt
@@ -271,7 +282,11 @@ class Feedback:
         predicted = made.tokens * scale
         slack = self._next_block(lease, served) * tokens / max(learnt.estimated or decision.request.prompt_tokens, 1)
         self._index.correct(served.slot, predicted, cached, tokens, slack)
-        if served is decision.endpoints[0] and learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
+        if served is not decision.endpoints[0]:
+            return
+        if learnt.expired and cached - predicted > slack:
+            self._index.found(served.slot, learnt.expired, learnt.stamp)
+        elif learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
             self._index.missed(served.slot, learnt.used, learnt.stamp)
 
     def _next_block(self, lease: Lease, served: Endpoint) -> int:
@@ -303,8 +318,6 @@ class Feedback:
         is_useless = _is_useless(outcome)
         if (served is not chosen or is_useless) and self._is_current(chosen):
             self._index.forget(chosen.slot, learnt.chain, learnt.depth, learnt.stamp)
-        if served is not None and served is not chosen and not is_useless and self._is_current(served):
-            self._index.learn(served.slot, learnt.chain)
 
     def _served(self, lease: Lease, outcome: Outcome) -> Endpoint | None:
         """Return the endpoint of the last attempt, which may be one that Envoy chose by itself; None for a stranger."""

@@ -288,6 +288,15 @@ class MixedIndex:
         """Return the stamp of a block's last use in our own history; 0 if it is not known."""
         return self._observed.used(slot, block)
 
+    def ended(self, slot: int, chain: Sequence[BlockHash], answer: int) -> None:
+        """Note what a slot kept until now, for the time when its reports fail."""
+        self._observed.ended(slot, chain, answer)
+
+    def found(self, slot: int, used: int, stamp: int) -> None:
+        """Correct our own history, if that was what predicted."""
+        if slot not in self._resident:
+            self._observed.found(slot, used, stamp)
+
     def missed(self, slot: int, used: int, stamp: int) -> None:
         """Correct our own history, if that was what predicted."""
         if slot not in self._resident:
