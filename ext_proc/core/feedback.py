@@ -194,7 +194,9 @@ class Feedback:
             self._correct_index(lease, outcome, served)
             self._rates.cancelled(decision.endpoints[0].slot, decision.id)
         if current is not None and lease.learnt.chain and not _is_useless(outcome):
-            self._index.ended(current.slot, lease.learnt.chain, self._answer(lease, generated))
+            request, known = decision.request, self._registry.snapshot.known
+            answer = self._expectations.of(known(request.model)).answer(generated, request.output_tokens)
+            self._index.ended(current.slot, lease.learnt.chain, answer)
         if is_good:
             if decision.request.operation in GENERATING and not is_excused:
                 self._learn(lease, outcome, current, generated)
@@ -262,15 +264,6 @@ class Feedback:
                 self._index.scaled(served.slot, expected.scale)
         if served is not None and outcome.usage.cached_tokens is not None:
             self._set_right(lease, served, outcome.usage.cached_tokens, tokens)
-
-    def _answer(self, lease: Lease, generated: int | None) -> int:
-        """Return the tokens that an engine generated, or is expected to have generated where it does not say."""
-        request = lease.decision.request
-        if request.operation not in GENERATING:
-            return 0
-        return self._expectations.of(self._registry.snapshot.known(request.model)).answer(
-            generated, request.output_tokens
-        )
 
     def _set_right(self, lease: Lease, served: Endpoint, cached: int, tokens: int) -> None:
         """Let our own history learn from the cached tokens that an engine reports, where it was what predicted."""
