@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from ext_proc.core.duplex_answer import DuplexAnswer
-from ext_proc.core.duplex_messages import PIECE_BYTES, DuplexAction, DuplexEvent, ResponseHeaders, pieces
+from ext_proc.core.duplex_messages import DuplexAction, DuplexEvent, ResponseHeaders, pieces
 from ext_proc.core.exchange import Exchange, State
 from ext_proc.core.exchange_messages import (
     Abort,
@@ -43,9 +43,6 @@ from ext_proc.core.renaming import Renaming
 from ext_proc.core.token_hits import TokenPrompt
 
 _FULL: Final = BodyMode.FULL_DUPLEX_STREAMED
-SHORT_CUTS: Final = 32
-"""Pieces of an answer that pass without a look at the clock."""
-
 _NOTHING: Final[tuple[DuplexAction, ...]] = ()
 _GO_ON: Final = {kind: (Continue(kind),) for kind in Kind}
 
@@ -66,6 +63,10 @@ class DuplexExchange:
 
     Args:
         exchange: decides, and has not begun.
+
+    Attributes:
+        unseen: takes pieces in the middle of an answer that passed without `receive`: no more and none longer than
+            `MOST_UNSEEN` and `LONGEST_UNSEEN` say, to be looked at with the next one; None where each must be received.
     """
 
     __slots__ = (
@@ -82,10 +83,9 @@ class DuplexExchange:
         "_request_full",
         "_response_full",
         "_response_mode",
-        "_short_cut",
-        "_short_cuts",
         "request",
         "response",
+        "unseen",
     )
 
     def __init__(self, exchange: Exchange) -> None:
@@ -100,8 +100,7 @@ class DuplexExchange:
         self._body: bytes | bytearray = b""
         self._ended_by: Kind | None = None
         self._answer: DuplexAnswer | None = None
-        self._short_cut: Callable[[bytes], None] | None = None
-        self._short_cuts = 0
+        self.unseen: list[bytes] | None = None
         self._renaming: Renaming | None = None
 
     def begin(self, event: Event) -> Sequence[DuplexAction]:
@@ -135,26 +134,15 @@ class DuplexExchange:
     def _lose_sight(self, error: Exception) -> None:
         """Watch the answer no more: a fault of ours must cost an outcome, not the answer."""
         self._observer.failed("internal", error)
-        answer, self._answer, self._short_cut = self._answer, None, None
+        answer, self._answer, self.unseen = self._answer, None, None
         if answer is not None:
             answer.let_go()
 
-    def lets_pass(self, piece: Message) -> bool:
-        """Take a short cut: True if a piece in the middle of an answer passes as it is, and nothing else is to be done.
-
-        If not, `receive` takes it, as it now and then takes one that could.
-        """
-        note = self._short_cut
-        if note is None or self._short_cuts == 0 or piece.kind is not Kind.RESPONSE_BODY:
-            return False
-        if piece.end_of_stream or not 0 < len(piece.body) <= PIECE_BYTES:
-            return False
-        self._short_cuts -= 1
-        try:
-            note(piece.body)
-        except Exception as error:  # noqa: BLE001  as in `receive`
-            self._lose_sight(error)
-        return True
+    def _catch_up(self) -> None:
+        """Look at the pieces that passed unseen; no more will."""
+        unseen, self.unseen = self.unseen, None
+        if unseen and self._answer is not None:
+            self._answer.piece(b"".join(unseen), self._clock())
 
     def resume(self, tokens: TokenPrompt | None) -> Sequence[DuplexAction]:
         """Go on after a `Wait`, with the prompt's tokens or, if they are not to be had, without."""
@@ -181,10 +169,14 @@ class DuplexExchange:
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back, of any other something became."""
         reached = delivered or self.response is not Side.OPEN or self._exchange.has_arrived
+        try:
+            self._catch_up()
+        except Exception as error:  # noqa: BLE001  as in `receive`
+            self._lose_sight(error)
         if self._answer is not None:
             self._answer.gone(self._clock(), reached=reached)
         self._exchange.close(delivered=reached)
-        self._answer = self._short_cut = None
+        self._answer = None
         self._body = b""
         self.request = self.response = Side.ENDED
 
@@ -306,23 +298,21 @@ class DuplexExchange:
         if self.response is Side.OPEN:  # nobody has seen what it is, nor taken its length away
             self._renaming = None
         if answer is not None:
-            now = self._clock()
-            answer.piece(event.body, now)
+            now, unseen = self._clock(), self.unseen
+            answer.piece(b"".join((*unseen, event.body)) if unseen else event.body, now)
             # Of a body that is partly buffered nothing follows what was sent of it.
             if last or self._response_mode is BodyMode.BUFFERED_PARTIAL:
                 answer.end(now)
         self.response = Side.ENDED if last else Side.PASSING
-        self._short_cuts = SHORT_CUTS
-        self._short_cut = None if answer is None or last or not self._response_full else answer.short_cut
         if not self._response_full:
             return _GO_ON[event.kind]
         if self._renaming is None:
+            self.unseen = [] if answer is not None and not last and answer.is_patient else None
             return pieces(event.kind, event.body, end_of_stream=last)
-        self._short_cut = None
         return pieces(event.kind, self._renaming.feed(event.body, whole=last), end_of_stream=last)
 
     def _response_trailers(self, event: Message) -> Sequence[DuplexAction]:
-        self._short_cut = None
+        self._catch_up()
         if self._answer is not None:
             self._answer.end(self._clock())
         self.response = Side.ENDED
