@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from ext_proc.core.duplex_answer import DuplexAnswer
-from ext_proc.core.duplex_messages import DuplexAction, DuplexEvent, ResponseHeaders, pieces
+from ext_proc.core.duplex_messages import OF_RESPONSE, DuplexAction, DuplexEvent, ResponseHeaders, pieces
 from ext_proc.core.exchange import Exchange, State
 from ext_proc.core.exchange_messages import (
     Abort,
@@ -65,8 +65,8 @@ class DuplexExchange:
         exchange: decides, and has not begun.
 
     Attributes:
-        unseen: takes pieces in the middle of an answer that passed without `receive`: no more and none longer than
-            `MOST_UNSEEN` and `LONGEST_UNSEEN` say, to be looked at with the next one; None where each must be received.
+        unseen: takes pieces in the middle of an answer that pass without `receive`, which the next one makes up for;
+            at most `MOST_UNSEEN`, each of `LONGEST_UNSEEN` at most. None where each must be received.
     """
 
     __slots__ = (
@@ -115,7 +115,7 @@ class DuplexExchange:
         """Take one event and return what to do, in order."""
         if isinstance(event, Message):
             kind = event.kind
-            side = self.response if kind in _OF_RESPONSE else self.request
+            side = self.response if kind in OF_RESPONSE else self.request
         elif isinstance(event, ResponseHeaders):
             kind, side = Kind.RESPONSE_HEADERS, self.response
         else:
@@ -137,6 +137,11 @@ class DuplexExchange:
         answer, self._answer, self.unseen = self._answer, None, None
         if answer is not None:
             answer.let_go()
+
+    def _pass_unseen(self) -> None:
+        """Let pieces pass unseen from now on, if nothing is awaited of the next one."""
+        answer, full = self._answer, self._response_full and self.response is Side.PASSING
+        self.unseen = [] if full and answer is not None and answer.is_patient else None
 
     def _catch_up(self) -> None:
         """Look at the pieces that passed unseen; no more will."""
@@ -287,6 +292,7 @@ class DuplexExchange:
             if event.end_of_stream:
                 self._answer.end(now)
         if self._renaming is None:
+            self._pass_unseen()
             return _GO_ON[Kind.RESPONSE_HEADERS]
         if event.end_of_stream or not (isinstance(event, ResponseHeaders) and event.is_json):
             self._renaming = None
@@ -307,7 +313,7 @@ class DuplexExchange:
         if not self._response_full:
             return _GO_ON[event.kind]
         if self._renaming is None:
-            self.unseen = [] if answer is not None and not last and answer.is_patient else None
+            self._pass_unseen()
             return pieces(event.kind, event.body, end_of_stream=last)
         return pieces(event.kind, self._renaming.feed(event.body, whole=last), end_of_stream=last)
 
@@ -344,6 +350,3 @@ class DuplexExchange:
         (Side.PASSING, Kind.RESPONSE_BODY): _response_piece,
         (Side.PASSING, Kind.RESPONSE_TRAILERS): _response_trailers,
     }
-
-
-_OF_RESPONSE: Final = frozenset({Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS})

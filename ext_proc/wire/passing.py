@@ -9,6 +9,9 @@ from ext_proc.wire.codec import read_varint
 from ext_proc.wire.duplex_codec import encode_passing, slice_piece
 
 _RESPONSE_BODY: Final = b"\x2a"
+_END: Final = b"\x2a\x02\x10\x01"
+"""How the last message of a body begins if it is empty, as it mostly is."""
+
 _LONGEST: Final = LONGEST_UNSEEN + 1024
 """Bytes of a message; so many layouts are kept at most. What is beside the body is metadata, and mostly empty."""
 
@@ -39,7 +42,7 @@ class Passing:
 
     def _learn(self, message: bytes) -> tuple[bytes, bytes] | None:
         """Take a piece of a length that is new, or laid out in another way than the last one of its length."""
-        if not message.startswith(_RESPONSE_BODY) or len(message) > _LONGEST:
+        if not message.startswith(_RESPONSE_BODY) or message.startswith(_END) or len(message) > _LONGEST:
             return None
         piece = slice_piece(message)
         if piece is None or piece.end_of_stream or not 0 < len(piece.body) <= LONGEST_UNSEEN:
