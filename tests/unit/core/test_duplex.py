@@ -644,15 +644,18 @@ def test_a_fault_in_watching_costs_the_outcome_and_not_the_answer(way: str) -> N
     assert picking.core.feedback.expire(picking.now + 901) == 1
 
 
-def test_what_passed_unseen_before_a_cut_counts() -> None:
-    """The client left, and the tokens of its prompt were told right at the beginning."""
+@pytest.mark.parametrize("trailers", [False, True])
+def test_what_passed_unseen_at_last_counts(trailers: bool) -> None:
+    """Whether the client left after it or trailers come."""
     picking = picking_with()
     duplex = answered(picking, b'data: {"choices":[{}]}\n\n', end=False)
     assert said(taken(duplex, Message(Kind.RESPONSE_BODY, USAGE))) == USAGE
     assert duplex.unseen == [USAGE]
+    if trailers:
+        duplex.receive(Message(Kind.RESPONSE_TRAILERS))
     duplex.close(delivered=True)
     (outcome,) = picking.notes.all("finished")
-    assert (outcome.ending, outcome.usage.prompt_tokens) == (Ending.CLIENT_GONE, 9)
+    assert (outcome.ending, outcome.usage.prompt_tokens) == (Ending.OK if trailers else Ending.CLIENT_GONE, 9)
 
 
 def test_bodies_that_wait_here_count_against_the_bound() -> None:

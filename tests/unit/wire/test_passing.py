@@ -53,8 +53,11 @@ def test_messages_of_a_length_may_be_laid_out_in_two_ways() -> None:
     plain = message_of(Kind.RESPONSE_BODY, b"x" * (len(shown) - 6), end=False, metadata=False)
     ending = message_of(Kind.RESPONSE_BODY, b"z" * (len(shown) - 8), end=True, metadata=False)
     assert len(shown) == len(plain) == len(ending)
-    for message in (shown, plain, ending, shown, plain):
+    empty, other = (plain + rest for rest in (b"\x42\x00", b"\x50\x01"))
+    for message in (shown, plain, ending, shown, plain, empty, other, empty):
         assert passing.answer(message) == expected(message)
+    assert expected(empty) is not None
+    assert expected(other) is None
 
 
 def test_few_layouts_are_kept() -> None:
