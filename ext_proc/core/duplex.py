@@ -65,8 +65,8 @@ class DuplexExchange:
         exchange: decides, and has not begun.
 
     Attributes:
-        unseen: takes pieces in the middle of an answer that pass without `receive`, which the next one makes up for;
-            at most `MOST_UNSEEN`, each of `LONGEST_UNSEEN` at most. None where each must be received.
+        unseen: takes pieces in the middle of an answer that pass as they are, to be looked at with the next one that is
+            received: `MOST_UNSEEN` of up to `LONGEST_UNSEEN` bytes. None where each must be received.
     """
 
     __slots__ = (
