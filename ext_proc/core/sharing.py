@@ -55,7 +55,7 @@ class Sharing:
                 depth += 1
             elif count:
                 del users[block]
-        self._again = max(self._again - self._measure(depth), 0) if users else 0
+        self._again -= self._measure(depth)
 
     def common(self, chain: Sequence[BlockHash]) -> int:
         """Return how many tokens of a prompt are in flight already."""

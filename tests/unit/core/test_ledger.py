@@ -256,7 +256,10 @@ def test_a_request_that_moves_shares_no_more() -> None:
     ledger.move("4", "10.9.9.9:1", 7, 0.0)
     loads = ledger.loads_of([SMALL.slot, 7])
     assert [(load.tokens, load.pinned) for load in loads] == [(450, 450), (150, 150)]
-    for name in ("1", "2", "3", "4"):
+    _crowd(ledger, "5", SMALL, (1, 2, 3))
+    ledger.end("4", 1.0)
+    assert [(load.tokens, load.pinned) for load in loads] == [(600, 540), (0, 0)]
+    for name in ("1", "2", "3", "5"):
         ledger.end(name, 1.0)
     assert [(load.tokens, load.pinned) for load in loads] == [(0, 0), (0, 0)]
 
