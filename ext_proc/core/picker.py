@@ -269,8 +269,10 @@ class EndpointPicker:
         """Return the tokens that each candidate holds, and for which of them an engine's reports say so."""
         hits = depths
         if any(depths):
-            covered = self._hasher.tokens
-            by_depth = {depth: min(size.tokens, int(covered(depth) * size.scale)) for depth in set(depths)}
+            by_depth, covered, most, scale = {}, self._hasher.tokens, size.tokens, size.scale
+            for depth in set(depths):
+                hit = int(covered(depth) * scale)
+                by_depth[depth] = min(most, hit)
             hits = [by_depth[depth] for depth in depths]
         if tokens is None or self.token_hits is None:
             return hits, ()
