@@ -106,7 +106,8 @@ class PromptHasher:
             return [seed := digest(block, seed) for block in self._cut(0, blocks)(prompt)]
         hashes, unknown = self._recall(prompt, blocks // _PIECE, seed)
         first = len(hashes)
-        hashes += self._hashed(prompt, first, blocks, hashes[-1] if first else seed)
+        if first < blocks:
+            hashes += self._hashed(prompt, first, blocks, hashes[-1] if first else seed)
         if unknown is not None:
             self._known[unknown] = tuple(hashes[first : first + _PIECE])
             if len(self._known) > self._kept:
