@@ -10,7 +10,7 @@ import functools
 import struct
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -75,7 +75,7 @@ class PromptHasher:
         self._tokens = [end // BYTES_PER_TOKEN for end in ends]
         self._pieces = list(pairwise(ends[::_PIECE]))
         self._cut = functools.lru_cache(_TABLED)(self._cutter)
-        self._alike = struct.Struct(f"{last}s").iter_unpack
+        self._split = struct.Struct(f"{last}s").iter_unpack
         self._kept = kept
         self._known: OrderedDict[BlockHash, tuple[BlockHash, ...]] = OrderedDict()
 
@@ -95,24 +95,30 @@ class PromptHasher:
             request: its prompt and namespace are hashed.
             model: the model in whose cache the prompt would lie, where the request does not say.
         """
-        prompt = request.prompt
+        prompt, digest = request.prompt, xxh3_64_intdigest
         model = request.model or model or ""
         # Names come from strangers: only short ones are worth keeping.
         is_short = len(model) <= _LONGEST_KEPT and not request.namespace
         seed = _model_seed(model) if is_short else _seed((model, *request.namespace))
-        blocks = bisect_right(self._ends, len(prompt))
+        blocks, growing = bisect_right(self._ends, len(prompt)), self._growing
         if blocks < _PIECE:
-            digest = xxh3_64_intdigest
             return [seed := digest(block, seed) for block in self._cut(0, blocks)(prompt)]
-        hashes, unknown = self._recall(prompt, blocks // _PIECE, seed)
-        first = len(hashes)
-        if first < blocks:
-            hashes += self._hashed(prompt, first, blocks, hashes[-1] if first else seed)
+        known, unknown = self._recall(prompt, blocks // _PIECE, seed)
+        first = len(known)
+        if first == blocks:
+            return known
+        seed, hashes = known[-1] if known else seed, []
+        if first < growing:
+            cut = self._cut(first, min(growing, blocks))
+            hashes = [seed := digest(block, seed) for block in cut(prompt, self.end(first))]
+        if blocks > growing:
+            alike = self._alike(prompt, max(first, growing))
+            hashes += [seed := digest(block, seed) for (block,) in alike]
         if unknown is not None:
-            self._known[unknown] = tuple(hashes[first : first + _PIECE])
+            self._known[unknown] = tuple(hashes[:_PIECE])
             if len(self._known) > self._kept:
                 self._known.popitem(last=False)
-        return hashes
+        return known + hashes if known else hashes
 
     def _recall(self, prompt: bytes, pieces: int, seed: BlockHash) -> tuple[list[BlockHash], BlockHash | None]:
         """Return the hashes of a prompt's blocks as far as pieces are known, and that of the first piece that is not.
@@ -132,18 +138,11 @@ class PromptHasher:
             seed = hashes[-1]
         return hashes, None
 
-    def _hashed(self, prompt: bytes, first: int, blocks: int, seed: BlockHash) -> list[BlockHash]:
-        """Hash the blocks of a prompt from one of them on; `seed` is the hash of the one before."""
-        digest, growing = xxh3_64_intdigest, self._growing
-        hashes: list[BlockHash] = []
-        if first < growing:
-            cut = self._cut(first, min(blocks, growing))
-            hashes = [seed := digest(block, seed) for block in cut(prompt, self.end(first))]
-        if blocks > growing:
-            start = self.end(max(first, growing))
-            end = len(prompt) - (len(prompt) - start) % self._last
-            hashes += [seed := digest(block, seed) for (block,) in self._alike(memoryview(prompt)[start:end])]
-        return hashes
+    def _alike(self, prompt: bytes, first: int) -> Iterator[tuple[bytes]]:
+        """Cut a prompt from a block on from which all have the same size."""
+        start = self.end(first)
+        end = len(prompt) - (len(prompt) - start) % self._last
+        return self._split(memoryview(prompt)[start:end])
 
     def end(self, blocks: int) -> int:
         """Return how many bytes of a prompt the first `blocks` blocks cover."""
