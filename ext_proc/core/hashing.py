@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import struct
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -56,14 +55,14 @@ class PromptHasher:
 
     What several prompts begin with, be it a system prompt or the turns of a conversation, is cut only once: the hashes
     of a piece of 16 blocks are kept by the hash of the whole piece, which is seeded in the same way. A prompt adds one
-    piece at most, the first that was not known, so what is never repeated costs little. The oldest are forgotten.
+    piece at most, the first that was not known, so what is never repeated costs little.
 
     Args:
         sizes: how blocks grow along a prompt.
-        kept: pieces at most.
+        kept: pieces in one of the two generations that are kept; in the older one are those not used for longest.
     """
 
-    def __init__(self, sizes: BlockSizes | None = None, *, kept: int = 4096) -> None:
+    def __init__(self, sizes: BlockSizes | None = None, *, kept: int = 2048) -> None:
         self._sizes = sizes = sizes or BlockSizes()
         self._last = last = sizes.last
         ends = [0]
@@ -77,7 +76,8 @@ class PromptHasher:
         self._cut = functools.lru_cache(_TABLED)(self._cutter)
         self._split = struct.Struct(f"{last}s").iter_unpack
         self._kept = kept
-        self._known: OrderedDict[BlockHash, tuple[BlockHash, ...]] = OrderedDict()
+        self._young: dict[BlockHash, list[BlockHash]] = {}
+        self._old: dict[BlockHash, list[BlockHash]] = {}
 
     def __reduce__(self) -> tuple[type[PromptHasher], tuple[BlockSizes]]:
         """Copy by making another one: what cuts prompts is no plain data."""
@@ -85,8 +85,8 @@ class PromptHasher:
 
     @property
     def pieces(self) -> int:
-        """How many pieces of prompts are known."""
-        return len(self._known)
+        """How many pieces of prompts are kept."""
+        return len(self._young) + len(self._old)
 
     def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
         """Return the hashes of the whole blocks of the request's prompt; a rest shorter than a block is left out.
@@ -115,9 +115,7 @@ class PromptHasher:
             alike = self._alike(prompt, max(first, growing))
             hashes += [seed := digest(block, seed) for (block,) in alike]
         if unknown is not None:
-            self._known[unknown] = tuple(hashes[:_PIECE])
-            if len(self._known) > self._kept:
-                self._known.popitem(last=False)
+            self._keep(unknown, hashes[:_PIECE])
         return known + hashes if known else hashes
 
     def _recall(self, prompt: bytes, pieces: int, seed: BlockHash) -> tuple[list[BlockHash], BlockHash | None]:
@@ -128,15 +126,25 @@ class PromptHasher:
             pieces: how many it has.
             seed: what its chain begins with.
         """
-        digest, known, view = xxh3_64_intdigest, self._known, memoryview(prompt)
+        digest, view = xxh3_64_intdigest, memoryview(prompt)
         hashes: list[BlockHash] = []
         for start, end in self._pieces[:pieces]:
             piece = digest(view[start:end], seed)
-            if piece not in known:
-                return hashes, piece
-            hashes += known[piece]
-            seed = hashes[-1]
+            known = self._young.get(piece)
+            if known is None:
+                known = self._old.get(piece)
+                if known is None:
+                    return hashes, piece
+                self._keep(piece, known)
+            hashes += known
+            seed = known[-1]
         return hashes, None
+
+    def _keep(self, piece: BlockHash, hashes: list[BlockHash]) -> None:
+        """Keep the hashes of a piece, for now."""
+        if len(self._young) >= self._kept:
+            self._old, self._young = self._young, {}
+        self._young[piece] = hashes
 
     def _alike(self, prompt: bytes, first: int) -> Iterator[tuple[bytes]]:
         """Cut a prompt from a block on from which all have the same size."""
