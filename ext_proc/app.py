@@ -118,7 +118,7 @@ class Service:
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core, config, self._keeper.write_eds, self._say)
         keys, metrics = self._tokens.keys, self._metrics
-        sleeping = Sleeping(config, core, keys.headers, metrics.wake_called, self._say, self._keeper.write_eds)
+        sleeping = Sleeping(config, core, keys.headers, metrics.wake_called, self._say)
         self._probing = Probing(config, core, lambda at: self._scraper.status(at).engine, metrics, keys, sleeping)
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._exchange_policy = self._make_policy(config)
@@ -237,7 +237,7 @@ class Service:
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
         failed = self._observer.failed
-        # Overdue leases are given up, what could not be written is tried again, and memory is freed.
+        # Overdue leases are given up, Envoy is told of who fell ill or asleep, and memory is freed.
         chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds, Collecting().tick)
         run_beside(
             stack,
@@ -249,7 +249,7 @@ class Service:
             self._listening.run,
             self._securing.run,
             lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, (*chores, self.log.report)),
-            lambda: admitting.look(self._core.admission, time.monotonic, failed),
+            lambda: admitting.look(self._core.admission, time.monotonic, failed, self._probing.sleeping.look),
             lambda: follow_up(self._output.waits, FLUSH_INTERVAL_S, failed, "log", self._output.flush),
         )
         if self._path is not None:

@@ -22,9 +22,6 @@ from ext_proc.ops.events import Event
 from ext_proc.sources.probe_ask import open_session
 from ext_proc.sources.sleep_ask import ask_wake
 
-LOOK_S = 0.05
-"""Seconds between two looks whether requests wait for an engine to wake, while some engine sleeps."""
-
 WAKE_TIMEOUT_S = 60.0
 """Until a wake call is overdue: weights come from main memory in seconds."""
 
@@ -77,7 +74,6 @@ class Sleeping:
         headers: those of what kvpicker asks the engines of a pool.
         called: counts wake calls by what came of them.
         say: writes a log event with its fields.
-        changed: told after each change, so that Envoy learns of it.
         clock: monotonic seconds.
     """
 
@@ -88,7 +84,6 @@ class Sleeping:
         headers: Callable[[str], Mapping[str, str]],
         called: Callable[[str], None],
         say: Callable[..., None],
-        changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry = parts.registry
@@ -101,10 +96,9 @@ class Sleeping:
         self._headers = headers
         self._called = called
         self._say = say
-        self._changed = changed
         self._clock = clock
         self._calls: dict[int, _Call] = {}
-        self._some_sleep = asyncio.Event()
+        self._some_wait = asyncio.Event()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -143,17 +137,19 @@ class Sleeping:
             self._health.woke(endpoint, now, says_so=False)
             self._woke(endpoint, now, None)
 
+    def look(self) -> None:
+        """Have somebody woken, if any sleep, for those who still wait; to be called now and then while any do."""
+        if self._sleepers.slots:
+            self._some_wait.set()
+
     async def run(self) -> None:
         """Wake whom requests wait for, until cancelled."""
         session = open_session()
         try:
             while True:
-                await self._some_sleep.wait()
-                await asyncio.sleep(LOOK_S)
-                if not self._sleepers.slots:
-                    self._some_sleep.clear()
-                elif len(self._admission):
-                    self._look(session)
+                await self._some_wait.wait()
+                self._some_wait.clear()
+                self._wake_some(session)
         finally:
             tasks = [call.task for call in self._calls.values() if call.task is not None]
             for task in tasks:
@@ -172,7 +168,6 @@ class Sleeping:
             self._token_hits.remove(endpoint.slot)
         if was_asleep:
             return
-        self._some_sleep.set()
         self._health.slept(endpoint)
         self._say(
             Event.ENDPOINT_SLEEPS,
@@ -181,16 +176,14 @@ class Sleeping:
             level=level.value,
             evidence=witness.value,
         )
-        self._changed()
 
     def _woke(self, endpoint: Endpoint, now: float, witness: Witness | None) -> None:
         evidence = "nothing is heard of its sleep any more" if witness is None else witness.value
         self._say(Event.ENDPOINT_WAKES, endpoint=endpoint.address, pool=endpoint.pool, evidence=evidence)
-        self._changed()
         if len(self._admission):
             self._admission.dispatch(now)
 
-    def _look(self, session: aiohttp.ClientSession) -> None:
+    def _wake_some(self, session: aiohttp.ClientSession) -> None:
         now = self._clock()
         for generation in [key for key, call in self._calls.items() if call.is_over(now)]:
             del self._calls[generation]
