@@ -16,7 +16,7 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.signals import FADES, EngineSignals, Signals
-from ext_proc.core.sleepers import Sleepers, SleepLevel, Witness
+from ext_proc.core.sleepers import Sleep, Sleepers, SleepLevel, Witness
 from ext_proc.core.token_hits import TokenHits
 from ext_proc.ops.events import Event
 from ext_proc.sources.probe_ask import open_session
@@ -124,18 +124,18 @@ class Sleeping:
         known = self._registry.snapshot.by_address.get(endpoint.address)
         if known is None or known.generation != endpoint.generation:
             return
-        now = self._clock()
+        now, sleep = self._clock(), self._sleepers.of(known.slot)
         if asleep:
             self._fall_asleep(known, level, witness, now)
-        elif self._sleepers.awake(known, witness):
+        elif sleep is not None and self._sleepers.awake(known, witness):
             self._health.woke(known, now)
-            self._woke(known, now, witness)
+            self._woke(sleep, now, witness)
 
     def tick(self, now: float) -> None:
         """Let words grow old."""
-        for endpoint in self._sleepers.expire(now):
-            self._health.woke(endpoint, now, says_so=False)
-            self._woke(endpoint, now, None)
+        for sleep in self._sleepers.expire(now):
+            self._health.woke(sleep.endpoint, now, says_so=False)
+            self._woke(sleep, now, None)
 
     def look(self) -> None:
         """Have somebody woken, if any sleep, for those who still wait; to be called now and then while any do."""
@@ -162,10 +162,8 @@ class Sleeping:
         if not self._sleepers.asleep(endpoint, level, witness, now):
             return
         sleep = self._sleepers.of(endpoint.slot)
-        if sleep is not None and not sleep.keeps_cache:
-            self._index.clear(endpoint.slot)
-            self._token_hits.resident.cleared(endpoint.slot)
-            self._token_hits.remove(endpoint.slot)
+        if sleep is not None and sleep.keeps_cache is False:
+            self._forget_cache(endpoint)
         if was_asleep:
             return
         self._health.slept(endpoint)
@@ -177,11 +175,19 @@ class Sleeping:
             evidence=witness.value,
         )
 
-    def _woke(self, endpoint: Endpoint, now: float, witness: Witness | None) -> None:
+    def _woke(self, sleep: Sleep, now: float, witness: Witness | None) -> None:
+        endpoint = sleep.endpoint
+        if sleep.keeps_cache is None:  # most who sleep have given it up
+            self._forget_cache(endpoint)
         evidence = "nothing is heard of its sleep any more" if witness is None else witness.value
         self._say(Event.ENDPOINT_WAKES, endpoint=endpoint.address, pool=endpoint.pool, evidence=evidence)
         if len(self._admission):
             self._admission.dispatch(now)
+
+    def _forget_cache(self, endpoint: Endpoint) -> None:
+        self._index.clear(endpoint.slot)
+        self._token_hits.resident.cleared(endpoint.slot)
+        self._token_hits.remove(endpoint.slot)
 
     def _wake_some(self, session: aiohttp.ClientSession) -> None:
         now = self._clock()

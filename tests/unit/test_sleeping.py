@@ -126,6 +126,29 @@ def test_a_paused_engine_keeps_its_prefixes_until_it_sleeps_deeper() -> None:
     assert len(wired.said) == 1
 
 
+@pytest.mark.parametrize("level", SleepLevel)
+def test_prefixes_go_when_it_is_known_that_the_cache_went(level: SleepLevel) -> None:
+    """A probe only tells that an engine sleeps; its metrics may tell later how deep, and if they never do it wakes cold."""
+    wired = Wired(A)
+    wired.pick("a long prompt " * 100)
+    wired.sleep(0, level=SleepLevel.UNKNOWN, witness=Witness.PROBE)
+    assert held(wired, 0) > 0
+    wired.sleep(0, level=level)
+    assert (held(wired, 0) == 0) == (level in {SleepLevel.WEIGHTS_OFFLOADED, SleepLevel.DISCARD_ALL})
+    wired.sleeping.told(wired.endpoints[0], Witness.PROBE, asleep=False)
+    assert (held(wired, 0) > 0) == (level is SleepLevel.PAUSED)
+    assert [event for event, _ in wired.said] == [Event.ENDPOINT_SLEEPS, Event.ENDPOINT_WAKES]
+
+
+def test_a_sleep_that_nobody_repeats_ends_cold() -> None:
+    """If nobody ever said how deep it was."""
+    wired = Wired(A)
+    wired.pick("a long prompt " * 100)
+    wired.sleep(0, level=SleepLevel.UNKNOWN)
+    wired.sleeping.tick(wired.now + 60.0)
+    assert held(wired, 0) == 0
+
+
 def test_it_comes_back_by_itself_and_slowly() -> None:
     """When it says so; it owes nothing, and its share grows."""
     wired = Wired()
