@@ -128,7 +128,7 @@ def test_a_paused_engine_keeps_its_prefixes_until_it_sleeps_deeper() -> None:
 
 @pytest.mark.parametrize("level", SleepLevel)
 def test_prefixes_go_when_it_is_known_that_the_cache_went(level: SleepLevel) -> None:
-    """A probe only tells that an engine sleeps; its metrics may tell later how deep, and if they never do it wakes cold."""
+    """A probe does not tell how deep an engine sleeps. Its metrics may, later; if they never do it wakes cold."""
     wired = Wired(A)
     wired.pick("a long prompt " * 100)
     wired.sleep(0, level=SleepLevel.UNKNOWN, witness=Witness.PROBE)
