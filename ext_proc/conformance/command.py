@@ -103,6 +103,10 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
 
     if not arguments.target:
         raise Unusable("no TARGET is given: host:port or unix:/path of a picker's gRPC server")
+    if not _is_target(arguments.target) or not _is_target(arguments.health or arguments.target):
+        raise Unusable("a TARGET is host:port or unix:/path, as in 127.0.0.1:9002")
+    if arguments.junit is not None and not arguments.junit.parent.is_dir():
+        raise Unusable(f"--junit {arguments.junit}: there is no such folder")
     modes = [Mode(mode) for mode in arguments.mode or ()] if "all" not in (arguments.mode or ()) else []
     checks = chosen(arguments.only, modes or ALL)
     if not checks:
@@ -119,6 +123,11 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
             settings = dataclasses.replace(settings, endpoints=found)
         with report.progress(sys.stderr) as begins:
             return await run_all(target, settings, checks, begins)
+
+
+def _is_target(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return text.startswith("unix:/") or bool(host and port.isdecimal())
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -166,7 +175,14 @@ def _address(arguments: argparse.Namespace, where: str) -> Address:
     return Address(
         where=where,
         tls=arguments.tls,
-        authority=arguments.ca.read_bytes() if arguments.ca else None,
+        authority=_authority(arguments.ca) if arguments.ca else None,
         insecure=arguments.insecure,
         server_name=arguments.server_name,
     )
+
+
+def _authority(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Unusable(f"--ca {path}: {error.strerror}") from None

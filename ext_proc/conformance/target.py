@@ -89,6 +89,21 @@ def _offered(where: tuple[str, int]) -> tuple[bytes, str]:
     return text.encode(), next((str(name) for _, name in names), "")
 
 
+def _knock(where: str) -> None:
+    """Open a connection and close it.
+
+    Raises:
+        OSError: nobody takes it.
+        ValueError: there is no port in the address.
+    """
+    if where.startswith("unix:"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(where.removeprefix("unix:"))
+        return
+    host, _, port = where.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+
+
 class Target:
     """The picker under test, over connections that are opened when they are first used.
 
@@ -124,7 +139,19 @@ class Target:
                 await self._channels[self._address].channel_ready()
         except TimeoutError:
             way = "TLS" if self._address.tls else "plaintext"
-            raise Unreachable(f"no connection to {self._address.where} ({way}) in {self._patience_s:g} s") from None
+            raise Unreachable(
+                f"no connection to {self._address.where} ({way}) in {self._patience_s:g} s; {await self._advice()}"
+            ) from None
+
+    async def _advice(self) -> str:
+        """Say why there is no connection, as far as a plain one can tell."""
+        try:
+            await asyncio.to_thread(_knock, self._address.where)
+        except (OSError, ValueError) as error:
+            return f"nobody listens there: {error}"
+        if not self._address.tls:
+            return "somebody listens there: if it is gRPC with TLS, add --tls"
+        return "somebody listens there: if its certificate is not trusted, add --ca FILE or --insecure"
 
     def stream(self) -> Stream:
         """Begin an ext_proc stream."""

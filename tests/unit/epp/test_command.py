@@ -141,7 +141,8 @@ def test_the_configuration_of_another_picker_is_left_alone(tmp_path: Path, capsy
         (("--pool-name", "Not A Name"), "is not a name"),
         (("--pool-name", "x", "--plaintext", "--cert-path", "/c"), "--plaintext: this goes with no other flag"),
         (("--pool-name", "x", "--config", "/nowhere"), "/nowhere: cannot be read"),
-        (("--pool-name", "x", "--address", "localhost"), "is not an IP address"),
+        (("--pool-name", "x", "--address", "localhost"), "--address: 'localhost' is not an IP address"),
+        (("--pool-name", "x", "--address", "::"), "--address: '::' is not an IP address; IPv6 in brackets"),
     ],
 )
 def test_what_cannot_be_used_is_said(
