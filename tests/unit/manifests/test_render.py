@@ -55,7 +55,7 @@ def test_what_is_rendered_is_taken(profile: Profile, mode: str) -> None:
     port=st.integers(1, 65535),
     replicas=st.integers(1, 9),
     timeout=st.floats(0.001, 3_600),
-    limit=st.integers(1, 2**40),
+    limit=st.integers(1, 2**30),
     models=st.lists(st.text(PRINTABLE, min_size=1), min_size=1, max_size=3),
 )
 @settings(max_examples=10, phases=[Phase.explicit, Phase.generate])  # shrinking objects this large takes minutes
