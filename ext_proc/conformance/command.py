@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way.add_argument("--tls", action="store_true", help="speak TLS")
     add("--ca", type=Path, metavar="FILE", help="with --tls: trust certificates signed by these (PEM)")
     add("--insecure", action="store_true", help="with --tls: trust whatever certificate the target offers")
+    add("--client", type=Path, metavar="FOLDER", help="with --tls: prove yourself by tls.crt and tls.key in it")
     add("--server-name", default="", metavar="NAME", help="with --tls: name that the certificate must have")
     add("--health", metavar="TARGET", help="where health checks are served, if elsewhere")
     add("--health-plaintext", action="store_true", help="with --tls and --health: speak plaintext there")
@@ -168,21 +169,23 @@ def _health_address(arguments: argparse.Namespace, address: Address) -> Address:
 def _address(arguments: argparse.Namespace, where: str) -> Address:
     from ext_proc.conformance.target import Address  # noqa: PLC0415  as above
 
-    if not arguments.tls and (arguments.ca or arguments.insecure or arguments.server_name):
-        raise Unusable("--ca, --insecure and --server-name go with --tls")
+    if not arguments.tls and (arguments.ca or arguments.insecure or arguments.client or arguments.server_name):
+        raise Unusable("--ca, --insecure, --client and --server-name go with --tls")
     if arguments.insecure and where.startswith("unix:"):
         raise Unusable("--insecure cannot be used with a Unix socket; give its certificate by --ca")
+    folder = arguments.client
     return Address(
         where=where,
         tls=arguments.tls,
-        authority=_authority(arguments.ca) if arguments.ca else None,
+        authority=_read(arguments.ca, "--ca") if arguments.ca else None,
+        own=None if folder is None else (_read(folder / "tls.key", "--client"), _read(folder / "tls.crt", "--client")),
         insecure=arguments.insecure,
         server_name=arguments.server_name,
     )
 
 
-def _authority(path: Path) -> bytes:
+def _read(path: Path, option: str) -> bytes:
     try:
         return path.read_bytes()
     except OSError as error:
-        raise Unusable(f"--ca {path}: {error.strerror}") from None
+        raise Unusable(f"{option} {path}: {error.strerror}") from None

@@ -35,6 +35,7 @@ class Address:
         where: `host:port` or `unix:/path`.
         tls: whether it speaks TLS.
         authority: certificates that may have signed the server's, PEM; None takes those of the system.
+        own: key and certificate of ours, PEM, for a server that asks for one (mutual TLS).
         insecure: whether the server's own certificate is trusted as it is.
         server_name: name that the certificate must have, where that is not the host.
     """
@@ -42,6 +43,7 @@ class Address:
     where: str
     tls: bool = False
     authority: bytes | None = None
+    own: tuple[bytes, bytes] | None = None
     insecure: bool = False
     server_name: str = ""
 
@@ -60,7 +62,9 @@ class Address:
             name = name or found
         if name:
             options = (*options, ("grpc.ssl_target_name_override", name))
-        return grpc.aio.secure_channel(self.where, grpc.ssl_channel_credentials(authority), options=options)
+        return grpc.aio.secure_channel(
+            self.where, grpc.ssl_channel_credentials(authority, *(self.own or ())), options=options
+        )
 
     async def _offered(self) -> tuple[bytes, str]:
         """Fetch the certificate that the server offers, to trust just that one."""
@@ -151,7 +155,10 @@ class Target:
             return f"nobody listens there: {error}"
         if not self._address.tls:
             return "somebody listens there: if it is gRPC with TLS, add --tls"
-        return "somebody listens there: if its certificate is not trusted, add --ca FILE or --insecure"
+        return (
+            "somebody listens there: if its certificate is not trusted, add --ca FILE or --insecure, and if it"
+            " asks for one of yours, --client FOLDER"
+        )
 
     def stream(self) -> Stream:
         """Begin an ext_proc stream."""

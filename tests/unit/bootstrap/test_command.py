@@ -92,6 +92,29 @@ def test_check_reports_envoys_complaint(tmp_path: Path) -> None:
     assert not file.exists()
 
 
+@pytest.mark.parametrize(
+    ("found", "hint"),
+    [("1.36.4", "render for it with --envoy-version 1.36"), ("1.35.0", "1.36 to 1.40 are known"), ("1.40.0", "")],
+)
+def test_a_complaint_of_another_version_says_so(tmp_path: Path, found: str, hint: str) -> None:
+    """An older Envoy lacks fields, and what it says of them does not help."""
+    envoy = tmp_path / "envoy"
+    envoy.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "envoy version: 1a/{found}/Clean" || (echo no; exit 1) >&2\n'
+    )
+    envoy.chmod(0o755)
+    with pytest.raises(ConfigError, match="Envoy refuses it: no") as caught:
+        call("--check", "--envoy", str(envoy))
+    assert str(caught.value).endswith(hint)
+    assert ("this Envoy is" in str(caught.value)) == bool(hint)
+
+
+def test_what_is_no_envoy_checks_nothing() -> None:
+    """Not even if it says yes to all."""
+    with pytest.raises(ConfigError, match="does not answer like an Envoy"):
+        call("--check", "--envoy", "true")
+
+
 def test_check_without_envoy() -> None:
     """--check with a missing binary says which."""
     with pytest.raises(ConfigError, match="no executable file '/nowhere/envoy'"):

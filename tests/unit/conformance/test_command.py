@@ -12,6 +12,7 @@ import pytest
 
 from ext_proc.cli import main
 from ext_proc.conformance.suite import CHECKS
+from tests import certificates
 from tests.conformance.choosing import POOL
 from tests.conformance.picker import Picker
 from tests.kube.certificates import Authority
@@ -107,6 +108,22 @@ async def test_tls_is_spoken(tmp_path: Path, way: str) -> None:
         assert await run(where, *KNOWN, "--tls", *trust, "--only=health.*", "--only=pick.both") == 0
 
 
+async def test_a_picker_that_asks_for_a_certificate_gets_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutual TLS; without one of ours nobody is reached, and it is said what to add."""
+    authority = certificates.Authority()
+    server, trusted = authority.issue("server"), authority.certificate
+    authority.issue("client").write(tmp_path / "own")
+    (tmp_path / "ca.crt").write_bytes(trusted)
+    asking = grpc.ssl_server_credentials([(server.key, server.certificate)], trusted, require_client_auth=True)
+    async with Picker().serving(asking) as where:
+        arguments = (where, *KNOWN, "--tls", "--ca", str(tmp_path / "ca.crt"), "--only=health.*", "--timeout", "2")
+        assert await run(*arguments, "--client", str(tmp_path / "own")) == 0
+        assert await asyncio.to_thread(main, ["conformance", *arguments]) == 2
+    assert "--client FOLDER" in capsys.readouterr().err
+
+
 async def test_a_stranger_is_not_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """TLS without a way to trust the target reaches nobody."""
     async with Picker().serving(signed_by(Authority(tmp_path, "ca"))) as where:
@@ -134,7 +151,8 @@ async def test_the_wrong_way_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
         (("127.0.0.1:1", "--health", "health"), "a TARGET is host:port or unix:/path"),
         (("127.0.0.1:1", "--junit", "/nowhere/report.xml"), "--junit /nowhere/report.xml: there is no such folder"),
         (("127.0.0.1:1", "--insecure", "--tls", "--timeout", "0.2"), "no certificate from 127.0.0.1:1"),
-        (("127.0.0.1:1", "--insecure"), "--ca, --insecure and --server-name go with --tls"),
+        (("127.0.0.1:1", "--insecure"), "--ca, --insecure, --client and --server-name go with --tls"),
+        (("127.0.0.1:1", "--tls", "--client", "/nowhere"), "--client /nowhere/tls.key: No such file or directory"),
         (("127.0.0.1:1", "--tls", "--health-plaintext"), "--health-plaintext goes with --tls and --health"),
         (("unix:/nowhere", "--tls", "--insecure"), "--insecure cannot be used with a Unix socket"),
         (("127.0.0.1:1", "--endpoint", "engine:8000"), "--endpoint engine:8000: not an ip:port"),
