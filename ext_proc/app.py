@@ -20,11 +20,8 @@ from ext_proc.assembly import (
     build_core,
     build_model_strategies,
     build_strategies,
-    endpoint_offer,
-    endpoint_statuses,
     exchange_policy,
     message_encoder,
-    pace,
     scrape_token,
 )
 from ext_proc.background import follow_up, repeat, run_beside
@@ -65,6 +62,7 @@ from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
+from ext_proc.statuses import endpoint_offer, endpoint_statuses, pace
 from ext_proc.stopping import linger
 from ext_proc.token_pools import TokenPools
 from ext_proc.warming import warm_up
