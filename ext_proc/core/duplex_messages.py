@@ -14,10 +14,6 @@ from ext_proc.core.prompts.encodings import PLAIN
 PIECE_BYTES: Final = 62_000
 """Bytes of a body in one answer, at most; Envoy takes 64 KiB with all that is around them."""
 
-_EVENTS: Final = re.compile(r"text/event-stream", re.IGNORECASE)
-_JSON: Final = re.compile(r"text/event-stream|application/(?:[\w.-]+\+)?json", re.IGNORECASE)
-"""How media types begin, which are written in letters of any size."""
-
 
 class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The beginning of an answer.
@@ -56,6 +52,10 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
     body: bytes | memoryview
     end_of_stream: bool = False
 
+
+_EVENTS: Final = re.compile(r"text/event-stream", re.IGNORECASE)
+_JSON: Final = re.compile(r"text/event-stream|application/(?:[\w.-]+\+)?json", re.IGNORECASE)
+"""How media types begin, which are written in letters of any size."""
 
 DuplexEvent: TypeAlias = RequestHeaders | ResponseHeaders | Message
 DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait | WaitForTurn
