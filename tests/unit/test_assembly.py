@@ -1,34 +1,30 @@
-"""The parts of the decision, put together."""
+"""The parts of the decision fit together."""
 
 from __future__ import annotations
 
-import pytest
+import random
 
-from ext_proc.assembly import build_core, pace
-from ext_proc.config import parse
-from ext_proc.core.model import Decision
+from ext_proc.assembly import build_core
+from ext_proc.config import Config, PoolConfig
+from ext_proc.core.model import Decision, Ending, Outcome
 from ext_proc.core.observer import NoObserver
-from ext_proc.core.signals import EngineSignals, Times
-from tests.unit.core.builders import Fleet
+from ext_proc.core.pool import EndpointSpec
+from tests.unit.core.builders import CHAT, request, text
 
 
-@pytest.fixture
-def decision() -> Decision:
-    """A decision of another fleet, since only its model counts."""
-    return Fleet(1).pick()
-
-
-def test_the_pace_is_what_the_engine_says(decision: Decision) -> None:
-    """The mean time between two tokens counts where it is known; else the usual stay is divided by the usual length."""
-    config = parse("pools: {p: {endpoints: ['10.0.0.11:8000', '10.0.0.12:8000'], models: [acme/chat-8b]}}")
-    core = build_core(config, NoObserver())
-    core.follow(core.registry.replace("p", config.pools["p"].specs))
-    first, second = core.registry.snapshot.endpoints
-    expected = core.expectations.of(decision.request.model)
-    usual = expected.residence / expected.output
-    for at, tokens in ((1.0, 100.0), (2.0, 300.0)):
-        core.signals.note(first.slot, EngineSignals(at=at, itl=Times(tokens / 40, tokens)))
-        core.signals.note(second.slot, EngineSignals(at=at, itl=Times(1.0, 100.0)))
-    assert pace(core, decision, first.address) == pytest.approx(0.025)
-    assert usual != pytest.approx(0.025)
-    assert pace(core, decision, second.address) == pace(core, decision, "10.9.9.9:1") == pytest.approx(usual)
+def test_a_system_prompt_is_held_once_by_those_that_share_it() -> None:
+    """Requests with a long common beginning pin its tokens, as the hasher measures them, once; at the end none."""
+    core = build_core(Config(pools={"p": PoolConfig()}), NoObserver())
+    core.follow(core.registry.replace("p", [EndpointSpec(address="10.0.0.1:8000", kv_tokens=2000)], CHAT))
+    decided: list[Decision] = []
+    for name in range(20):
+        asked = request(text("system", 8192) + text(name, 400))
+        made = core.picker.pick(asked, 1.0, random.Random(1))
+        assert isinstance(made, Decision)
+        decided.append(made)
+    load = core.ledger.load(core.registry.snapshot.endpoints[0].slot)
+    assert load.tokens == 20 * (2048 + 100 + 300)
+    assert load.tokens - load.pinned == 19 * 2048
+    for decision in decided:
+        core.feedback.settle(Outcome(decision_id=decision.id, ending=Ending.OK, served="10.0.0.1:8000"), 2.0)
+    assert (load.tokens, load.pinned) == (0, 0)
