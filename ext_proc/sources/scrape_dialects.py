@@ -91,6 +91,8 @@ STARTED = Term(b"process_start_time_seconds")
 
 _VLLM_CONFIG = b"vllm:cache_config_info"
 _VLLM_BLOCK = Term(_VLLM_CONFIG, label="block_size", mean=True)
+_VLLM_BLOCKS = Term(_VLLM_CONFIG, label="num_gpu_blocks", mean=True)
+"""Of each data-parallel rank it tells the blocks of all of them; `kv_cache_size_tokens` is the rank's own."""
 _SGLANG_PAGE = (Term(b"sglang:page_size", mean=True),)
 _TRTLLM_BLOCK = Term(b"trtllm_kv_cache_tokens_per_block", mean=True)
 _TRITON_REQUESTS = b"nv_trt_llm_request_metrics"
@@ -108,7 +110,7 @@ DIALECTS: Sequence[Dialect] = (
         cached_tokens=_terms(b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total"),
         capacity=(
             (Term(_VLLM_CONFIG, label="kv_cache_size_tokens"),),
-            (Term(_VLLM_CONFIG, label="num_gpu_blocks"), _VLLM_BLOCK),
+            (_VLLM_BLOCKS, _VLLM_BLOCK),
         ),
         block=(_VLLM_BLOCK,),
         ttft=_histograms(b"vllm:time_to_first_token_seconds"),

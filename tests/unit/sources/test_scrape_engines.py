@@ -243,13 +243,24 @@ def test_ranks_that_share_a_batch_count_once() -> None:
     assert signals("".join(lines)).running == 7.0
 
 
-def test_the_capacity_of_ranks_is_added_up() -> None:
-    """Each data-parallel rank has its own blocks; a block is as large on each; the newest of two lines counts."""
-    page = "".join(
-        f'vllm:cache_config_info{{block_size="16",engine="{engine}",num_gpu_blocks="{blocks}"}} 1.0\n'
-        for engine, blocks in [(0, 50), (0, 100), (1, 200)]
-    )
-    assert signals(page).kv_tokens == 300 * 16
+CONFIG = (
+    'vllm:cache_config_info{{block_size="32",engine="{}",kv_cache_size_tokens="{}",num_gpu_blocks="{}",'
+    'num_gpu_blocks_override="300"}} 1.0\n'
+)
+
+
+def test_the_capacity_of_ranks_is_added_up_once() -> None:
+    """vLLM tells of each rank its own tokens, and the blocks of all ranks: so did 0.32 with two ranks of 300 blocks."""
+    page = "".join(CONFIG.format(engine, 9600, 600) for engine in range(2))
+    assert signals(page).kv_tokens == 2 * 300 * 32
+    before = page.replace("kv_cache_size_tokens", "swap_space")  # versions that do not tell tokens
+    assert signals(before).kv_tokens == 2 * 300 * 32
+
+
+def test_the_newest_of_two_capacities_counts() -> None:
+    """A rank that was configured anew has a line of before."""
+    page = CONFIG.format(0, "None", 50) + CONFIG.format(0, "None", 100)
+    assert signals(page).kv_tokens == 100 * 32
 
 
 @pytest.mark.parametrize("text", ["None", "", "0", "-1", "nan", "inf", "1e300"])
