@@ -111,6 +111,21 @@ def test_no_rank_is_named_that_some_endpoint_does_not_have() -> None:
         assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
 
 
+def test_while_a_rank_is_not_heard_the_engine_chooses() -> None:
+    """It may not exist, and a request for it would be refused; till then the engine counts as the mean of its ranks."""
+    index = ResidentIndex()
+    first = index.feed(0, 0, is_pinned=True)
+    second = index.feed(0, 1, is_pinned=True)
+    store(first, 4)
+    hits, plain = TokenHits(index), decision(0)
+    assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
+    assert index.tokens_held(LONG.chain, [0]) == [8]
+    store(second, 1)
+    assert (hits.pinned(plain, LONG, PREFILL, 0.0).rank, index.tokens_held(LONG.chain, [0])) == (0, [16])
+    second.mistrust()
+    assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
+
+
 def test_a_rank_without_a_strategy_that_counts_seconds() -> None:
     """Then tokens are priced at a usual speed, and what is held still decides."""
     index = ResidentIndex()

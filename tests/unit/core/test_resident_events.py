@@ -93,13 +93,14 @@ class Naive:
 
 
 def held(ranks: Sequence[Naive], adapter: str, prompt: Sequence[tuple[int, int]], *, is_pinned: bool) -> int | None:
-    """Return the tokens that an engine holds of a prompt: its best rank's if that can be named, else their mean."""
+    """Return the tokens that an engine holds of a prompt: its best rank's if all can be named, else their mean."""
     if any(rank.is_waiting for rank in ranks) or not any(rank.is_known for rank in ranks):
         return None
     of_each = [rank.held(adapter, prompt) for rank in ranks]
     if not any(of_each) and not all(rank.is_complete for rank in ranks if rank.has_begun):
         return None
-    return int((max(of_each) if is_pinned else sum(of_each) / len(ranks)) * SIZE)
+    is_named = is_pinned and all(rank.is_known for rank in ranks)
+    return int((max(of_each) if is_named else sum(of_each) / len(ranks)) * SIZE)
 
 
 class Rank:

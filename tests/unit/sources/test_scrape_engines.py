@@ -250,7 +250,7 @@ CONFIG = (
 
 
 def test_the_capacity_of_ranks_is_added_up_once() -> None:
-    """vLLM tells of each rank its own tokens, and the blocks of all ranks: so did 0.32 with two ranks of 300 blocks."""
+    """VLLM tells of each rank its own tokens, and the blocks of all ranks: so did 0.32 with two ranks of 300 blocks."""
     page = "".join(CONFIG.format(engine, 9600, 600) for engine in range(2))
     assert signals(page).kv_tokens == 2 * 300 * 32
     before = page.replace("kv_cache_size_tokens", "swap_space")  # versions that do not tell tokens
