@@ -169,7 +169,7 @@ async def test_an_engine_that_is_at_work_and_silent_is_reported(monkeypatch: pyt
 
 
 async def test_a_rank_that_is_configured_and_not_there_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another one was heard for long; what is heard is believed, and no request is sent to a rank that may not exist."""
+    """Another one was heard for long; what it says is believed, but no request names a rank that may not exist."""
     monkeypatch.setattr(kv_events, "SILENCE_S", 0.2)
     first, second = neighbours()
     async with first, second:
