@@ -58,7 +58,7 @@ def of_listening(one: Examination) -> Iterator[Finding]:
         elif state.lost:
             yield Finding(Level.ADVICE, where, f"{state.lost} gaps in its KV events could not be filled", *_MEMORY)
         elif not state.complete:
-            what = "listening began too late to know all that it holds"
+            what = "not all that it holds is known: listening began too late, or blocks were told that cannot be used"
             yield Finding(Level.ADVICE, where, what, *_MEMORY)
 
 

@@ -29,8 +29,8 @@ from tests.waiting import until
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 RANKS = 2
-BLOCKS = 300
-"""Of each rank; the conversations come to more than both have."""
+BLOCKS = 500
+"""Of each rank: where more is evicted, much of what was known is gone again before its request begins."""
 
 PLAN = Plan(turns=4, tokens=16, think=0.3)
 
