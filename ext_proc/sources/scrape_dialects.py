@@ -18,12 +18,14 @@ class Term(msgspec.Struct, frozen=True, gc=False):
         where: only samples with this label and value; None takes all.
         label: the label whose number counts in place of the value; None takes the value.
         mean: ranks are averaged, not added up.
+        parts: a label that is empty in the sample of the whole, where samples of its parts stand beside that.
     """
 
     name: bytes
     where: tuple[str, str] | None = None
     label: str | None = None
     mean: bool = False
+    parts: str | None = None
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,8 +127,9 @@ DIALECTS: Sequence[Dialect] = (
     Dialect(
         engine="sglang",
         marks=(b"sglang:",),
-        waiting=_terms(b"sglang:num_queue_reqs"),
-        running=_terms(b"sglang:num_running_reqs"),
+        # With --enable-priority-scheduling they are told once more for each priority.
+        waiting=(Term(b"sglang:num_queue_reqs", parts="priority"),),
+        running=(Term(b"sglang:num_running_reqs", parts="priority"),),
         kv_usage=_terms(b"sglang:token_usage", mean=True),
         prompt_tokens=_terms(b"sglang:prompt_tokens_total"),
         cached_tokens=_terms(b"sglang:cached_tokens_total"),

@@ -249,6 +249,20 @@ CONFIG = (
 )
 
 
+def test_what_is_told_once_more_by_priority_counts_once() -> None:
+    """SGLang 0.5.23 with --enable-priority-scheduling tells the whole with an empty priority, and then each part."""
+    lines = [
+        f'sglang:num_running_reqs{{dp_rank="{dp}",engine_type="unified",priority="{priority}",tp_rank="0"}} {value}\n'
+        for dp, priority, value in [(0, "", 5), (0, "1", 3), (0, "None", 2), (1, "", 1), (1, "1", 1), (1, "None", 0)]
+    ]
+    assert signals("".join(lines)).running == 6.0
+    assert signals("".join(line for line in lines if 'priority=""' not in line)).running == 6.0
+    answered = [
+        f'sglang:prompt_tokens_total{{priority="{priority}"}} {value}\n' for priority, value in [("", 4), ("1", 7)]
+    ]
+    assert signals("".join([*lines, *answered])).prompt_tokens == 11.0  # each request is counted under one
+
+
 def test_the_capacity_of_ranks_is_added_up_once() -> None:
     """VLLM tells of each rank its own tokens, and the blocks of all ranks: so did 0.32 with two ranks of 300 blocks."""
     page = "".join(CONFIG.format(engine, 9600, 600) for engine in range(2))
