@@ -212,6 +212,11 @@ class ResidentIndex:
         reporter = self._reporters.get(slot)
         return len(reporter.feeds) if reporter is not None and reporter.names_ranks else 0
 
+    def own_choices(self, slot: int) -> int:
+        """Return how many data-parallel ranks an engine chooses from by itself; 1 where it is told, or has one."""
+        reporter = self._reporters.get(slot)
+        return 1 if reporter is None or reporter.names_ranks else max(len(reporter.feeds), 1)
+
     def tokens_by_rank(self, chain: TokenChain, slot: int) -> list[int]:
         """Return how many leading tokens of a prompt each rank of an engine holds, as `tokens_held` counts them."""
         reporter = self._reporters[slot]
