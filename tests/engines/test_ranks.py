@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.engines import environments
 from benchmarks.engines.conversations import PATH, Plan
-from benchmarks.engines.vllm_engine import BLOCK_TOKENS, Ports, VllmEngine, free_ports, neighbouring_ports
+from benchmarks.engines.vllm_engine import BLOCK_TOKENS, Ports, VllmEngine, neighbouring_ports
 from ext_proc.config import parse
 from ext_proc.core.model import IndexMode
 from ext_proc.doctor.advice import findings
@@ -40,7 +40,8 @@ async def ranked(cache: Path, model: Path) -> AsyncIterator[VllmEngine]:
     """Run one engine with two ranks."""
     log = cache / "logs" / "engine-ranks.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    ports = Ports(free_ports(1)[0], neighbouring_ports(RANKS)[0], neighbouring_ports(RANKS)[0])
+    http, events, *_ = neighbouring_ports(1 + 2 * RANKS)
+    ports = Ports(http, events, events + RANKS)
     async with VllmEngine(environments.vllm(cache), model, ports, log, blocks=BLOCKS, ranks=RANKS) as engine:
         yield engine
 
