@@ -1,4 +1,4 @@
-"""kvpicker in full duplex against a server that only echoes, on the same transport, behind equal Envoys."""
+"""kvpicker in full duplex against servers that only echo, over its transport and over grpc.aio, behind equal Envoys."""
 
 from __future__ import annotations
 
@@ -65,19 +65,27 @@ async def event_engine(plan: Plan) -> AsyncIterator[str]:
         await processes.stop(process)
 
 
+class Field(NamedTuple):
+    """Who is compared: kvpicker, the echo server on the same transport, and the same over grpc.aio."""
+
+    product: Contestant
+    base: Contestant
+    aio: Contestant
+
+
 @asynccontextmanager
-async def contestants(binary: Path, endpoints: Sequence[str]) -> AsyncIterator[tuple[Contestant, Contestant]]:
-    """Run kvpicker and the echo server, each behind an Envoy of its own with both bodies in full duplex."""
+async def contestants(binary: Path, endpoints: Sequence[str]) -> AsyncIterator[Field]:
+    """Run all, each behind an Envoy of its own with both bodies in full duplex."""
     async with AsyncExitStack() as opened:
         enter = opened.enter_async_context
-        folders = [Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kvp-bench-"))) for _ in range(2)]
+        folders = [Path(opened.enter_context(tempfile.TemporaryDirectory(prefix="kvp-bench-"))) for _ in range(3)]
         servers = (
             await enter(stack.kvpicker(folders[0], endpoints, **QUIET)),
             await enter(stack.no_op(folders[1], endpoints, duplex=True)),
+            await enter(stack.no_op(folders[2], endpoints, duplex=True, transport="aio")),
         )
         gateways = [await enter(stack.gateway(binary, endpoints, one.address, duplex=True)) for one in servers]
-        product, base = (Contestant(way, one.pid) for way, one in zip(gateways, servers, strict=True))
-        yield product, base
+        yield Field(*(Contestant(way, one.pid) for way, one in zip(gateways, servers, strict=True)))
 
 
 async def stream(port: int, body: bytes) -> None:
@@ -119,43 +127,58 @@ async def chunks(contestant: Contestant, plan: Plan, idling: float) -> Chunks:
 
 
 async def measure_chunks(plan: Plan, binary: Path) -> dict[str, Any]:
-    """Compare the cost of an event that passes; the order of a pair is reversed every other round."""
-    async with event_engine(plan) as engine, contestants(binary, [engine]) as (product, base):
-        pairs: list[tuple[Chunks, Chunks]] = []
-        idling = dict(zip((product, base), await asyncio.gather(idle(product), idle(base)), strict=True))
+    """Compare the cost of an event that passes; the order is reversed every other round."""
+    async with event_engine(plan) as engine, contestants(binary, [engine]) as field:
+        rounds: list[tuple[Chunks, ...]] = []
+        idling = await asyncio.gather(*map(idle, field))
         for number in range(plan.rounds):
-            order = (product, base) if number % 2 == 0 else (base, product)
-            found = {one: await chunks(one, plan, idling[one]) for one in order}
-            pairs.append((found[product], found[base]))
+            order = range(len(field)) if number % 2 == 0 else reversed(range(len(field)))
+            found = {place: await chunks(field[place], plan, idling[place]) for place in order}
+            rounds.append(tuple(found[place] for place in range(len(field))))
             print(f"events, round {number + 1} of {plan.rounds}", file=sys.stderr)
+    product, base, aio = zip(*rounds, strict=True)
     return {
-        "chunk_ratio": round(statistics.median(one.server_us / other.server_us for one, other in pairs), 3),
-        "chunk_us": round(statistics.median(one.server_us for one, _ in pairs), 1),
-        "chunk_us_no_op": round(statistics.median(other.server_us for _, other in pairs), 1),
-        "idle_us_per_s": round(idling[product] * 1e6),
-        "chunk_us_envoy": round(statistics.median(one.envoy_us for one, _ in pairs), 1),
-        "messages_per_stream": round(pairs[0][0].messages / plan.streams, 1),
+        "chunk_ratio": _ratio(product, base),
+        "chunk_ratio_aio": _ratio(product, aio),
+        "chunk_us": _median(product),
+        "chunk_us_no_op": _median(base),
+        "chunk_us_no_op_aio": _median(aio),
+        "idle_us_per_s": round(idling[0] * 1e6),
+        "chunk_us_envoy": round(statistics.median(one.envoy_us for one in product), 1),
+        "messages_per_stream": round(product[0].messages / plan.streams, 1),
     }
+
+
+def _ratio(ours: Sequence[Chunks], theirs: Sequence[Chunks]) -> float:
+    return round(statistics.median(one.server_us / other.server_us for one, other in zip(ours, theirs, strict=True)), 3)
+
+
+def _median(some: Sequence[Chunks]) -> float:
+    return round(statistics.median(one.server_us for one in some), 1)
 
 
 async def measure_requests(plan: Plan, binary: Path) -> dict[str, Any]:
     """Compare requests/s with small bodies and answers of one piece."""
     async with (
         stack.engines(binary) as (engines_pid, endpoints),
-        contestants(binary, endpoints) as (product, base),
+        contestants(binary, endpoints) as field,
         stack.load_generator() as generator,
     ):
-        pids = [pid for one in (product, base) for pid in (one.server, one.gateway.pid) if pid is not None]
+        pids = [pid for one in field for pid in (one.server, one.gateway.pid) if pid is not None]
         meter = Meter(generator, (engines_pid, *pids), plan.seconds, plan.repeats)
         cases = [Case(SMALL, connections) for connections in (1, 16, 64)]
-        pairs = [
-            await meter.pair(product, base, case, base_first=number % 2 == 1)
-            for number in range(plan.rounds)
-            for case in cases
+        pairs, against_aio = [
+            [
+                await meter.pair(field.product, other, case, base_first=number % 2 == 1)
+                for number in range(plan.rounds)
+                for case in cases
+            ]
+            for other in (field.base, field.aio)
         ]
     return {
         "request_ratio_4k": round(spread(pairs, rate_ratio).median, 3),
         "request_ratio_4k_range": str(spread(pairs, rate_ratio)),
+        "request_ratio_4k_aio": round(spread(against_aio, rate_ratio).median, 3),
         "request_extra_cpu_us_4k": round(spread(pairs, extra_cpu).median, 1),
         "errors": meter.errors,
         "noisy_pairs": meter.noisy,

@@ -16,6 +16,7 @@ from ext_proc.core.model import Api, Decision, Endpoint, InferenceRequest, Opera
 from ext_proc.core.names import ACCESS_LOG_SERVICE, EXT_PROC_SERVICE
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.duplex_codec import encode_piece, slice_piece
+from ext_proc.wire.passing import Passing
 from ext_proc.wire.server import GrpcServer
 from ext_proc.wire.transport import Method, Reply
 
@@ -23,7 +24,7 @@ HEADERS_TAG = 0x12
 """First byte of a ProcessingRequest with request headers: Envoy writes fields in order. Good for a benchmark only."""
 
 _NOTHING = Reply()
-_RESPONSE_HEADERS = Reply(Encoder(1).encode(Continue(Kind.RESPONSE_HEADERS)), joined=True)
+_RESPONSE_HEADERS = Encoder(1).encode(Continue(Kind.RESPONSE_HEADERS))
 
 
 class NoOpSession:
@@ -48,12 +49,16 @@ class EchoSession:
     What follows the pick goes out together with the next read, as in kvpicker.
     """
 
-    def __init__(self, picks: Iterator[Reply]) -> None:
+    def __init__(self, picks: Iterator[Reply], passing: Passing) -> None:
         self._picks = picks
+        self._passing = passing
         self._waiting = True
 
-    def receive(self, message: bytes) -> Reply:
+    def receive(self, message: bytes) -> Reply | bytes:
         """Tell the kind by the first byte, and echo pieces of bodies."""
+        passed = self._passing.answer(message)
+        if passed is not None:
+            return passed[1]
         piece = slice_piece(message)
         if piece is None:
             return _NOTHING if message[0] == HEADERS_TAG else _RESPONSE_HEADERS
@@ -61,7 +66,7 @@ class EchoSession:
         if piece.kind is Kind.REQUEST_BODY and self._waiting:
             self._waiting = False
             return Reply(next(self._picks).message, more=(echo,))
-        return Reply(echo, joined=True)
+        return echo
 
     def close(self, *, delivered: bool) -> Reply:  # noqa: ARG002
         """Do nothing."""
@@ -119,8 +124,13 @@ def _decision(endpoint: Endpoint) -> Decision:
 async def serve(listen: str, addresses: list[str], record: Path | None, transport: str, *, duplex: bool) -> None:
     """Serve until SIGTERM."""
     headers, bodies = answers(addresses, Kind.REQUEST_HEADERS if duplex else Kind.REQUEST_BODY)
+    passing = Passing()
     methods = (
-        Method(EXT_PROC_SERVICE, "Process", lambda: EchoSession(bodies) if duplex else NoOpSession(headers, bodies)),
+        Method(
+            EXT_PROC_SERVICE,
+            "Process",
+            lambda: EchoSession(bodies, passing) if duplex else NoOpSession(headers, bodies),
+        ),
         Method(ACCESS_LOG_SERVICE, "StreamAccessLogs", lambda: DiscardSession(record)),
     )
     server = GrpcServer(methods, [listen], transport)

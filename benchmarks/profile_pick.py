@@ -24,6 +24,7 @@ from ext_proc.core.model import Decision
 from ext_proc.core.prompts import classify, parse
 from ext_proc.wire.codec import Encoder, decode
 from ext_proc.wire.ext_proc import ExtProcSession
+from ext_proc.wire.passing import Passing
 from ext_proc.wire.transport import Reply
 
 IN_FLIGHT = 32
@@ -93,12 +94,12 @@ class Stages:
 def whole(parts: Parts, messages: Iterable[tuple[bytes, bytes]], watch: Stopwatch) -> None:
     """Send exchanges through sessions, as a transport does."""
     core, observer = parts.core, parts.observer
-    encoder, policy = Encoder(3), ExchangePolicy()
+    encoder, passing, policy = Encoder(3), Passing(), ExchangePolicy()
     generator = random.Random(0)  # noqa: S311  breaks ties
     for number, (headers, body) in enumerate(messages):
         watch.start()
         exchange = Exchange(core.picker, core.feedback, observer, policy, time.monotonic, generator)
-        session = ExtProcSession(exchange, encoder, observer)
+        session = ExtProcSession(exchange, encoder, observer, passing)
         session.receive(headers)
         session.receive(body)
         session.close(delivered=True)
@@ -121,13 +122,17 @@ def whole_duplex(parts: Parts, bodies: Iterable[bytes], watch: Stopwatch) -> Non
     """Send exchanges in full duplex through sessions, and the same messages through those of the echo server."""
     core, observer = parts.core, parts.observer
     answers = {endpoint.address: duplex_answer(endpoint.address) for endpoint in core.registry.snapshot.endpoints}
-    encoder, policy = Encoder(1), ExchangePolicy()
+    encoder, passing, policy = Encoder(1), Passing(), ExchangePolicy()
     picks = itertools.cycle([Reply(b"")])
     generator = random.Random(0)  # noqa: S311  breaks ties
     for body in bodies:
         request, picked = duplex_request(body), b""
         exchange = Exchange(core.picker, core.feedback, observer, policy, time.monotonic, generator)
-        session, echo, steps = ExtProcSession(exchange, encoder, observer), EchoSession(picks), iter(DUPLEX_STEPS)
+        session, echo, steps = (
+            ExtProcSession(exchange, encoder, observer, passing),
+            EchoSession(picks, passing),
+            iter(DUPLEX_STEPS),
+        )
         for message in request:
             watch.start()
             reply = session.receive(message)

@@ -202,11 +202,16 @@ async def kvpicker(
 
 @asynccontextmanager
 async def no_op(
-    folder: Path, endpoints: Sequence[str], record: Path | None = None, *, duplex: bool = False
+    folder: Path,
+    endpoints: Sequence[str],
+    record: Path | None = None,
+    *,
+    duplex: bool = False,
+    transport: str = "auto",
 ) -> AsyncIterator[Server]:
     """Run the no-op server on a Unix socket in the folder; `duplex` lets it echo bodies."""
     socket = f"unix:{folder}/no-op.sock"
-    command = [sys.executable, "-m", "benchmarks.noop", socket, *endpoints]
+    command = [sys.executable, "-m", "benchmarks.noop", socket, *endpoints, "--transport", transport]
     if record is not None:
         command += ["--record", str(record)]
     if duplex:

@@ -16,6 +16,7 @@ from ext_proc.wire._pb.core_pb2 import HeaderValue
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ExtProcSession
+from ext_proc.wire.passing import Passing
 
 _WARM_UP_ROUNDS = 50
 
@@ -34,11 +35,11 @@ def warm_up() -> None:
     core = build_core(config, observer)
     change = core.registry.replace("warm", config.pools["warm"].specs)
     core.follow(change)
-    encoder, generator = Encoder(1), random.Random(0)  # noqa: S311  breaks ties
+    encoder, passing, generator = Encoder(1), Passing(), random.Random(0)  # noqa: S311  breaks ties
     headers, body = _warm_up_messages()
     for _ in range(_WARM_UP_ROUNDS):
         exchange = Exchange(core.picker, core.feedback, observer, ExchangePolicy(), time.monotonic, generator)
-        session = ExtProcSession(exchange, encoder, observer)
+        session = ExtProcSession(exchange, encoder, observer, passing)
         session.receive(headers)
         session.receive(body)
         session.close(delivered=False)

@@ -57,9 +57,10 @@ class Booking:
         learnt = NOTHING_LEARNT
         if chain:
             used = self._index.used(endpoint.slot, chain[choice.depth - 1]) if choice.depth else 0
+            expired = self._index.used(endpoint.slot, chain[choice.depth]) if choice.depth < len(chain) else 0
             stamp = self._index.learn(endpoint.slot, chain, choice.depth)
             held = chain[choice.deepest - 1] if choice.deepest else None
-            learnt = Learnt(chain, choice.depth, stamp, choice.size.guessed, used, held)
+            learnt = Learnt(chain, choice.depth, stamp, choice.size.guessed, used, expired, held)
         if choice.tokens is not None and token_hits is not None:
             token_hits.sent(decision.id, endpoint.slot, choice.tokens, now, prefill, decision.rank)
         self._ledger.take(

@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final
 import msgspec
 
 from ext_proc.core.duplex_answer import DuplexAnswer
-from ext_proc.core.duplex_messages import PIECE_BYTES, DuplexAction, DuplexEvent, ResponseHeaders, pieces
+from ext_proc.core.duplex_messages import OF_RESPONSE, DuplexAction, DuplexEvent, ResponseHeaders, pieces
 from ext_proc.core.exchange import Exchange, State
 from ext_proc.core.exchange_messages import (
     Abort,
@@ -43,9 +43,6 @@ from ext_proc.core.renaming import Renaming
 from ext_proc.core.token_hits import TokenPrompt
 
 _FULL: Final = BodyMode.FULL_DUPLEX_STREAMED
-SHORT_CUTS: Final = 32
-"""Pieces of an answer that pass without a look at the clock."""
-
 _NOTHING: Final[tuple[DuplexAction, ...]] = ()
 _GO_ON: Final = {kind: (Continue(kind),) for kind in Kind}
 
@@ -66,6 +63,10 @@ class DuplexExchange:
 
     Args:
         exchange: decides, and has not begun.
+
+    Attributes:
+        unseen: takes pieces in the middle of an answer that pass as they are, to be looked at with the next one that is
+            received: `MOST_UNSEEN` of up to `LONGEST_UNSEEN` bytes. None where each must be received.
     """
 
     __slots__ = (
@@ -82,10 +83,9 @@ class DuplexExchange:
         "_request_full",
         "_response_full",
         "_response_mode",
-        "_short_cut",
-        "_short_cuts",
         "request",
         "response",
+        "unseen",
     )
 
     def __init__(self, exchange: Exchange) -> None:
@@ -100,8 +100,7 @@ class DuplexExchange:
         self._body: bytes | bytearray = b""
         self._ended_by: Kind | None = None
         self._answer: DuplexAnswer | None = None
-        self._short_cut: Callable[[bytes], None] | None = None
-        self._short_cuts = 0
+        self.unseen: list[bytes] | None = None
         self._renaming: Renaming | None = None
 
     def begin(self, event: Event) -> Sequence[DuplexAction]:
@@ -116,7 +115,7 @@ class DuplexExchange:
         """Take one event and return what to do, in order."""
         if isinstance(event, Message):
             kind = event.kind
-            side = self.response if kind in _OF_RESPONSE else self.request
+            side = self.response if kind in OF_RESPONSE else self.request
         elif isinstance(event, ResponseHeaders):
             kind, side = Kind.RESPONSE_HEADERS, self.response
         else:
@@ -135,26 +134,20 @@ class DuplexExchange:
     def _lose_sight(self, error: Exception) -> None:
         """Watch the answer no more: a fault of ours must cost an outcome, not the answer."""
         self._observer.failed("internal", error)
-        answer, self._answer, self._short_cut = self._answer, None, None
+        answer, self._answer, self.unseen = self._answer, None, None
         if answer is not None:
             answer.let_go()
 
-    def lets_pass(self, piece: Message) -> bool:
-        """Take a short cut: True if a piece in the middle of an answer passes as it is, and nothing else is to be done.
+    def _pass_unseen(self) -> None:
+        """Let pieces pass unseen from now on, if nothing is awaited of the next one."""
+        answer, full = self._answer, self._response_full and self.response is Side.PASSING
+        self.unseen = [] if full and answer is not None and answer.is_patient else None
 
-        If not, `receive` takes it, as it now and then takes one that could.
-        """
-        note = self._short_cut
-        if note is None or self._short_cuts == 0 or piece.kind is not Kind.RESPONSE_BODY:
-            return False
-        if piece.end_of_stream or not 0 < len(piece.body) <= PIECE_BYTES:
-            return False
-        self._short_cuts -= 1
-        try:
-            note(piece.body)
-        except Exception as error:  # noqa: BLE001  as in `receive`
-            self._lose_sight(error)
-        return True
+    def _catch_up(self) -> None:
+        """Look at the pieces that passed unseen; no more will."""
+        unseen, self.unseen = self.unseen, None
+        if unseen and self._answer is not None:
+            self._answer.piece(b"".join(unseen), self._clock())
 
     def resume(self, tokens: TokenPrompt | None) -> Sequence[DuplexAction]:
         """Go on after a `Wait`, with the prompt's tokens or, if they are not to be had, without."""
@@ -181,10 +174,14 @@ class DuplexExchange:
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back, of any other something became."""
         reached = delivered or self.response is not Side.OPEN or self._exchange.has_arrived
+        try:
+            self._catch_up()
+        except Exception as error:  # noqa: BLE001  as in `receive`
+            self._lose_sight(error)
         if self._answer is not None:
             self._answer.gone(self._clock(), reached=reached)
         self._exchange.close(delivered=reached)
-        self._answer = self._short_cut = None
+        self._answer = None
         self._body = b""
         self.request = self.response = Side.ENDED
 
@@ -295,6 +292,7 @@ class DuplexExchange:
             if event.end_of_stream:
                 self._answer.end(now)
         if self._renaming is None:
+            self._pass_unseen()
             return _GO_ON[Kind.RESPONSE_HEADERS]
         if event.end_of_stream or not (isinstance(event, ResponseHeaders) and event.is_json):
             self._renaming = None
@@ -306,23 +304,21 @@ class DuplexExchange:
         if self.response is Side.OPEN:  # nobody has seen what it is, nor taken its length away
             self._renaming = None
         if answer is not None:
-            now = self._clock()
-            answer.piece(event.body, now)
+            now, unseen = self._clock(), self.unseen
+            answer.piece(b"".join((*unseen, event.body)) if unseen else event.body, now)
             # Of a body that is partly buffered nothing follows what was sent of it.
             if last or self._response_mode is BodyMode.BUFFERED_PARTIAL:
                 answer.end(now)
         self.response = Side.ENDED if last else Side.PASSING
-        self._short_cuts = SHORT_CUTS
-        self._short_cut = None if answer is None or last or not self._response_full else answer.short_cut
         if not self._response_full:
             return _GO_ON[event.kind]
         if self._renaming is None:
+            self._pass_unseen()
             return pieces(event.kind, event.body, end_of_stream=last)
-        self._short_cut = None
         return pieces(event.kind, self._renaming.feed(event.body, whole=last), end_of_stream=last)
 
     def _response_trailers(self, event: Message) -> Sequence[DuplexAction]:
-        self._short_cut = None
+        self._catch_up()
         if self._answer is not None:
             self._answer.end(self._clock())
         self.response = Side.ENDED
@@ -354,6 +350,3 @@ class DuplexExchange:
         (Side.PASSING, Kind.RESPONSE_BODY): _response_piece,
         (Side.PASSING, Kind.RESPONSE_TRAILERS): _response_trailers,
     }
-
-
-_OF_RESPONSE: Final = frozenset({Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Final
 
@@ -111,11 +110,9 @@ class DuplexAnswer:
             self._feedback.touch(self._decision.id, now)
 
     @property
-    def short_cut(self) -> Callable[[bytes], None] | None:
-        """What takes the pieces from now on; None while each of them needs a closer look."""
-        if self._settled or self._awaits_token or self._scan is None:
-            return None
-        return self._scan.feed
+    def is_patient(self) -> bool:
+        """Whether pieces may be looked at late and several at once, as nothing is awaited of the next one."""
+        return not (self._settled or self._awaits_token or self._scan is None)
 
     def end(self, now: float) -> None:
         """Note that the answer came to its end."""

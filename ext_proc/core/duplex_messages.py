@@ -13,6 +13,12 @@ from ext_proc.core.prompts.encodings import PLAIN
 PIECE_BYTES: Final = 62_000
 """Bytes of a body in one answer, at most; Envoy takes 64 KiB with all that is around them."""
 
+OF_RESPONSE: Final = frozenset({Kind.RESPONSE_HEADERS, Kind.RESPONSE_BODY, Kind.RESPONSE_TRAILERS})
+
+MOST_UNSEEN: Final = 32
+LONGEST_UNSEEN: Final = 2048
+"""Pieces of an answer that pass before one is looked at, together with them, and bytes that each may have."""
+
 
 class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The beginning of an answer.

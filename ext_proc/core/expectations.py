@@ -35,6 +35,10 @@ class Expectation(msgspec.Struct, gc=False):
         """Return the tokens an answer is expected to have: as many as usual, or the client's limit if that is lower."""
         return self.output if limit is None else max(min(self.output, limit), 0.0)
 
+    def answer(self, reported: int | None, limit: int | None) -> int:
+        """Return the tokens of an answer: those reported, within reason, or else those expected."""
+        return int(self.output_within(limit)) if reported is None else min(reported, _LONGEST_OUTPUT)
+
     def learn(self, output: int | None, residence: float) -> None:
         """Learn from a finished answer: tokens (None if unknown) and seconds from dispatch to end.
 

@@ -106,7 +106,7 @@ class Feedback:
             return
         lease.relearnt = True
         if self._is_current(chosen):
-            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
+            self._index.forget(chosen.slot, learnt.chain, learnt.depth, learnt.stamp)
         self._index.learn(endpoint.slot, learnt.chain)
 
     def first_token(self, decision_id: str, now: float, served: str | None = None) -> None:
@@ -193,6 +193,10 @@ class Feedback:
         if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
             self._rates.cancelled(decision.endpoints[0].slot, decision.id)
+        if current is not None and lease.learnt.chain and not _is_useless(outcome):
+            request, known = decision.request, self._registry.snapshot.known
+            answer = self._expectations.of(known(request.model)).answer(generated, request.output_tokens)
+            self._index.ended(current.slot, lease.learnt.chain, answer)
         if is_good:
             if decision.request.operation in GENERATING and not is_excused:
                 self._learn(lease, outcome, current, generated)
@@ -271,7 +275,11 @@ class Feedback:
         predicted = made.tokens * scale
         slack = self._next_block(lease, served) * tokens / max(learnt.estimated or decision.request.prompt_tokens, 1)
         self._index.correct(served.slot, predicted, cached, tokens, slack)
-        if served is decision.endpoints[0] and learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
+        if served is not decision.endpoints[0]:
+            return
+        if learnt.expired and cached - predicted > slack:
+            self._index.found(served.slot, learnt.expired, learnt.stamp)
+        elif learnt.depth and predicted - cached > _TOLERATED_ERROR * tokens:
             self._index.missed(served.slot, learnt.used, learnt.stamp)
 
     def _next_block(self, lease: Lease, served: Endpoint) -> int:
@@ -302,9 +310,7 @@ class Feedback:
         chosen = lease.decision.chosen
         is_useless = _is_useless(outcome)
         if (served is not chosen or is_useless) and self._is_current(chosen):
-            self._index.forget(chosen.slot, learnt.chain[learnt.depth :], learnt.stamp)
-        if served is not None and served is not chosen and not is_useless and self._is_current(served):
-            self._index.learn(served.slot, learnt.chain)
+            self._index.forget(chosen.slot, learnt.chain, learnt.depth, learnt.stamp)
 
     def _served(self, lease: Lease, outcome: Outcome) -> Endpoint | None:
         """Return the endpoint of the last attempt, which may be one that Envoy chose by itself; None for a stranger."""

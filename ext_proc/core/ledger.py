@@ -32,6 +32,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
         stamp: what `PrefixIndex.learn` returned.
         estimated: tokens of the prompt as they were estimated from its bytes; 0 if they were counted.
         used: stamp of the last of those blocks before, the one that was not used for longest.
+        expired: stamp of the block behind them, if it was held once; 0 if that is not known.
         held: the last block of the chain that any endpoint held before; None if nobody held one.
     """
 
@@ -40,6 +41,7 @@ class Learnt(msgspec.Struct, frozen=True, gc=False):
     stamp: int = 0
     estimated: int = 0
     used: int = 0
+    expired: int = 0
     held: BlockHash | None = None
 
 

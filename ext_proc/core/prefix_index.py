@@ -1,27 +1,30 @@
 """Which endpoint holds which prefix, as learnt from our own decisions.
 
-Every endpoint has a clock that counts the tokens it newly learnt, and every block the clock at its last use. A block is
-held while the endpoint has learnt less than its capacity since then. A prompt is always touched as a whole, so along a
-chain stamps never rise and what is held is a prefix of it. Nothing is evicted one by one: now and then an endpoint's
-table is written anew without what has expired, since memory touched at every request is what a decision waits for.
+A prompt is held from its decision on, and is used once more when it has been answered: its engine had to keep it until
+then. Hash chains are cut as engines cut them, so what is held of a prompt is a prefix of its chain.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ext_proc.core.holdings import Holdings, held_depth
 from ext_proc.core.model import BlockHash
 
-_LEAST_BETWEEN_SWEEPS = 1024
 _TOLERATED_ERROR = 0.02
 _STEP = 0.1
 _GROWTH = 1.0005
 _OLD_SHARE = 0.25
-_FAR_OFF, _SHRINKING, _SHRUNK = 0.4, 0.2, 0.5
-"""An engine that evicts after so small a share of the room is believed to have less, by so much of the difference, down
-to so much of what was stated: a fleet that is short of memory evicts early now and then, though it is what it says.
+_FAR_OFF, _FAR_OFF_STEP, _SHRUNK = 0.4, 0.2, 0.5
+"""An engine that evicts after so small a share of what was expected is believed to have less memory, by so much of the
+difference, down to so much of what was stated: a fleet that is short of memory evicts early now and then, though it is
+what it says. One that still holds what should have expired is believed to have more, by as much.
 """
+
+_RECENT = 1 / 64
+"""Share of the time until it expires within which a prompt need not be noted again."""
+
 _LEAST_SHARE, _MOST_SHARE = 0.02, 3.0
 
 
@@ -34,8 +37,8 @@ class PrefixIndex(Protocol):
     def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
         """Note that a slot will hold a chain, of which it holds `depth` blocks; returns a stamp to take it back by."""
 
-    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
-        """Take back what was learnt by that stamp."""
+    def forget(self, slot: int, chain: Sequence[BlockHash], depth: int, stamp: int) -> None:
+        """Take back what was learnt by that stamp of a chain, but for so many leading blocks."""
 
     def clear(self, slot: int) -> None:
         """Forget what a slot holds: its engine has lost it, for instance by a restart."""
@@ -46,54 +49,17 @@ class PrefixIndex(Protocol):
     def used(self, slot: int, block: BlockHash) -> int:
         """Return the stamp of a block's last use; 0 if it is not known."""
 
+    def ended(self, slot: int, chain: Sequence[BlockHash], answer: int) -> None:
+        """Note that an engine kept a prompt until now, and tokens that it generated for it."""
+
     def missed(self, slot: int, used: int, stamp: int) -> None:
         """Note that an engine lacked, at one stamp, a block that was last used at another, and so all older ones."""
 
+    def found(self, slot: int, used: int, stamp: int) -> None:
+        """Note that an engine had, at one stamp, a block last used at another, which was believed to be gone."""
+
     def scaled(self, slot: int, scale: float) -> None:
         """Note how many tokens its engine counts for each that is estimated here."""
-
-
-class _Holdings:
-    """What one endpoint is believed to hold.
-
-    Attributes:
-        stamps: the clock at each block's last use; some may have expired.
-        clock: tokens newly learnt so far.
-        floor: stamps up to this one have expired; it never falls, so nothing that is gone comes back.
-        capacity: tokens believed to fit (corrected by what the engine reports of its hits).
-        room: the same in estimated tokens, as the clock counts.
-        roomy: blocks at which the table is swept.
-        scale: tokens that the engine counts for each estimated one.
-        stated: tokens that fit according to the configuration or the engine.
-    """
-
-    __slots__ = ("capacity", "clock", "floor", "room", "roomy", "scale", "stamps", "stated")
-
-    def __init__(self) -> None:
-        self.stamps: dict[BlockHash, int] = {}
-        self.clock = 0
-        self.floor = 0
-        self.capacity = self.room = 0.0
-        self.scale = 1.0
-        self.stated = 0
-        self.roomy = _LEAST_BETWEEN_SWEEPS
-
-    def resize(self, capacity: float, scale: float) -> None:
-        """Believe that so many of the engine's tokens fit, and that it counts so many for each estimated one."""
-        self.capacity, self.scale = capacity, scale
-        self.room = capacity / scale
-        self.expire()
-
-    def expire(self) -> None:
-        """Let go of what does not fit any more."""
-        floor = int(self.clock - self.room)
-        self.floor = max(self.floor, floor)
-
-    def sweep(self) -> None:
-        """Write the table anew without what has expired."""
-        floor = self.floor
-        self.stamps = {block: stamp for block, stamp in self.stamps.items() if stamp > floor}
-        self.roomy = max(2 * len(self.stamps), _LEAST_BETWEEN_SWEEPS)
 
 
 class ObservedIndex:
@@ -111,8 +77,8 @@ class ObservedIndex:
         self._tokens = tokens
         self._max_blocks = max_blocks
         self._default_capacity = default_capacity
-        self._slots: dict[int, _Holdings] = {}
-        self._nothing = _Holdings()
+        self._slots: dict[int, Holdings] = {}
+        self._nothing = Holdings()
         self._total = 0
 
     @property
@@ -122,7 +88,7 @@ class ObservedIndex:
 
     def add(self, slot: int, capacity: int | None = None) -> None:
         """Begin to remember for a slot; `capacity` in tokens. A slot that is known keeps what it holds."""
-        held = self._slots.setdefault(slot, _Holdings())
+        held = self._slots.setdefault(slot, Holdings())
         stated = capacity or self._default_capacity
         if stated != held.stated:
             held.stated = stated
@@ -139,7 +105,7 @@ class ObservedIndex:
         held = self._slots.get(slot)
         if held is not None:
             self._total -= len(held.stamps)
-            held.stamps = {}
+            held.clear()
 
     def depths(self, chain: Sequence[BlockHash], slots: Sequence[int]) -> list[int]:
         """Return how many leading blocks of a chain, of at least one block, each slot holds."""
@@ -176,8 +142,11 @@ class ObservedIndex:
         if size > held.room or count > self._max_blocks:
             count = self._fitting(held, chain)
             chain, size = chain[:count], tokens(count)
+        depth = min(depth, count)
         # One more than the new tokens: two prompts never share a stamp.
-        held.clock = clock = held.clock + 1 + max(size - tokens(depth), 0)
+        held.clock = clock = held.clock + 1 + size - tokens(depth)
+        held.held += size - (held.leave_prefix(chain, depth, tokens) if depth else 0)
+        held.last_used[clock] = size
         held.expire()
         stamps = held.stamps
         before = len(stamps)
@@ -188,22 +157,44 @@ class ObservedIndex:
             self._make_room(held)
         return clock
 
-    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
-        """Take blocks from a slot that turned out not to hold them.
+    def ended(self, slot: int, chain: Sequence[BlockHash], answer: int) -> None:
+        """Note that an engine kept a prompt until now: only from now on is it evicted.
 
         Args:
-            slot: where they were believed to be.
-            blocks: the end of a chain.
+            slot: an unknown one learns nothing.
+            chain: hash chain of the prompt.
+            answer: generated tokens, as the engine counts; they fill memory like those of prompts.
+        """
+        held = self._slots.get(slot)
+        if held is None or not chain:
+            return
+        used = held.stamps.get(chain[-1], 0)
+        if used <= held.floor or held.clock - used > _RECENT * held.reach:
+            self.learn(slot, chain)
+        held.fill(int(answer / held.scale))
+
+    def forget(self, slot: int, chain: Sequence[BlockHash], depth: int, stamp: int) -> None:
+        """Take the end of a chain from a slot that turned out not to hold it.
+
+        Args:
+            slot: where it was believed to be.
+            chain: hash chain of a prompt.
+            depth: leading blocks that stay.
             stamp: what `learn` returned; blocks used again since then are left to who used them.
         """
         held = self._slots.get(slot)
         if held is None:
             return
-        stamps = held.stamps
+        stamps, floor, covered = held.stamps, held.floor, self._tokens
         before = len(stamps)
-        for block in blocks:
-            if stamps.get(block, stamp + 1) <= stamp:
-                del stamps[block]
+        for place in range(depth, len(chain)):
+            used = stamps.get(chain[place], stamp + 1)
+            if used > stamp:
+                continue
+            del stamps[chain[place]]
+            if used > floor:
+                size = covered(place + 1) - covered(place)
+                held.held -= held.leave(used, size)
         self._total += len(stamps) - before
 
     def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:
@@ -245,12 +236,26 @@ class ObservedIndex:
                 was not computed yet.
         """
         held = self._slots.get(slot)
-        if held is None or (age := stamp - used) < _OLD_SHARE * held.room:
+        if held is None or (age := stamp - used) < _OLD_SHARE * held.reach:
             return
-        held.floor = max(held.floor, used)
-        if age < _FAR_OFF * held.room and held.capacity > _SHRUNK * held.stated:
-            capacity = held.capacity * (1 - _SHRINKING * (1 - age / held.room))
+        reach = held.reach
+        held.raise_floor(used)
+        if age < _FAR_OFF * reach and held.capacity > _SHRUNK * held.stated:
+            capacity = held.capacity * (1 - _FAR_OFF_STEP * (1 - age / reach))
             held.resize(max(capacity, _SHRUNK * held.stated), held.scale)
+
+    def found(self, slot: int, used: int, stamp: int) -> None:
+        """Believe that an engine is larger, since it still held what should have expired.
+
+        Args:
+            slot: the engine.
+            used: the stamp of a block that it held.
+            stamp: the stamp at which it held it.
+        """
+        held = self._slots.get(slot)
+        if held is not None and held.floor and (age := stamp - used) > held.reach:
+            capacity = held.capacity * (1 + _FAR_OFF_STEP * min(age / held.reach - 1, 1.0))
+            held.resize(min(capacity, _MOST_SHARE * held.stated), held.scale)
 
     def scaled(self, slot: int, scale: float) -> None:
         """Note how many tokens its engine counts for each estimated one, above 0, by which its capacity is less here.
@@ -284,7 +289,7 @@ class ObservedIndex:
         """Return the number of blocks kept, over all slots."""
         return self._total
 
-    def _fitting(self, held: _Holdings, chain: Sequence[BlockHash]) -> int:
+    def _fitting(self, held: Holdings, chain: Sequence[BlockHash]) -> int:
         """Return how many leading blocks of a chain a slot has room for."""
         low, high = 0, min(len(chain), self._max_blocks)
         while low < high:
@@ -295,7 +300,7 @@ class ObservedIndex:
                 high = middle - 1
         return low
 
-    def _make_room(self, learner: _Holdings) -> None:
+    def _make_room(self, learner: Holdings) -> None:
         self._sweep(learner)
         while self._total > self._max_blocks:
             spared = learner if learner.floor >= learner.clock - 1 else None  # it is down to its newest prompt
@@ -305,40 +310,10 @@ class ObservedIndex:
             self._sweep(largest)
             if len(largest.stamps) == before:  # all of it is in use: the older half of its time goes
                 newest = largest.clock - (largest is learner)
-                largest.floor = min(largest.floor + max((largest.clock - largest.floor) // 2, 1), newest)
+                largest.raise_floor(min(largest.floor + max((largest.clock - largest.floor) // 2, 1), newest))
                 self._sweep(largest)
 
-    def _sweep(self, held: _Holdings) -> None:
+    def _sweep(self, held: Holdings) -> None:
         before = len(held.stamps)
         held.sweep()
         self._total += len(held.stamps) - before
-
-
-def held_depth(table: Mapping[BlockHash, int], floor: int, chain: Sequence[BlockHash], guess: int) -> int:
-    """Return how many leading blocks of a chain are held: those with a number above the floor.
-
-    The first block must be, and what is held must be a prefix of the chain.
-
-    Args:
-        table: a number for each block, a stamp or a count.
-        floor: the highest number that means that a block is not held.
-        chain: hash chain of a prompt.
-        guess: a likely answer, from 1 to the length of the chain; a right one takes two look-ups.
-    """
-    get, count = table.get, len(chain)
-    low, high = 1, count
-    if get(chain[guess - 1], 0) > floor:
-        low = guess
-        if guess < count and get(chain[guess], 0) <= floor:
-            return guess
-    else:
-        high = guess - 1
-    if low < high and get(chain[high - 1], 0) > floor:
-        return high
-    while low < high:
-        middle = (low + high) // 2 + 1
-        if get(chain[middle - 1], 0) > floor:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -284,9 +284,9 @@ class MixedIndex:
         """Note what a slot will hold, for the time when its reports fail."""
         return self._observed.learn(slot, chain, None if slot in self._resident else depth)
 
-    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
+    def forget(self, slot: int, chain: Sequence[BlockHash], depth: int, stamp: int) -> None:
         """Take back what was learnt."""
-        self._observed.forget(slot, blocks, stamp)
+        self._observed.forget(slot, chain, depth, stamp)
 
     def clear(self, slot: int) -> None:
         """Forget our own history of a slot; what it holds now its reports tell."""
@@ -300,6 +300,15 @@ class MixedIndex:
     def used(self, slot: int, block: BlockHash) -> int:
         """Return the stamp of a block's last use in our own history; 0 if it is not known."""
         return self._observed.used(slot, block)
+
+    def ended(self, slot: int, chain: Sequence[BlockHash], answer: int) -> None:
+        """Note what a slot kept until now, for the time when its reports fail."""
+        self._observed.ended(slot, chain, answer)
+
+    def found(self, slot: int, used: int, stamp: int) -> None:
+        """Correct our own history, if that was what predicted."""
+        if slot not in self._resident:
+            self._observed.found(slot, used, stamp)
 
     def missed(self, slot: int, used: int, stamp: int) -> None:
         """Correct our own history, if that was what predicted."""

@@ -8,9 +8,9 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
+from ext_proc.core.holdings import held_depth
 from ext_proc.core.model import BlockHash, Decision, InferenceRequest
 from ext_proc.core.prefill import NO_PREFILL, Prefill
-from ext_proc.core.prefix_index import held_depth
 from ext_proc.core.prompts import RequestHead
 from ext_proc.core.ranks import RankLoads
 from ext_proc.core.resident_index import ResidentIndex

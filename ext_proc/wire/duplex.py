@@ -12,8 +12,8 @@ from ext_proc.core.duplex_messages import DuplexAction, Pass
 from ext_proc.core.exchange_messages import Abort, Continue, Event, Refuse, Wait, WaitForTurn
 from ext_proc.core.turn import Turn
 from ext_proc.wire.codec import Encoder, encode_patience, encode_refusal
-from ext_proc.wire.duplex_codec import decode_duplex, encode_passing, encode_piece, slice_piece
-from ext_proc.wire.transport import Later, Reply
+from ext_proc.wire.duplex_codec import decode_duplex, encode_piece, slice_piece
+from ext_proc.wire.transport import Answer, Later, Reply
 from ext_proc.wire.turns import await_turn
 
 _NOTHING = Reply()
@@ -33,19 +33,25 @@ class DuplexSession:
         """Answer the first message."""
         return self._reply(self._exchange.begin(event))
 
-    def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
+    @property
+    def unseen(self) -> list[bytes] | None:
+        """Takes the bodies of pieces that were answered without us, as the exchange has it."""
+        return self._exchange.unseen
+
+    def receive(self, message: bytes) -> Answer:
         """Answer one ProcessingRequest.
 
         Raises:
             google.protobuf.message.DecodeError: the bytes are none.
         """
-        piece = slice_piece(message)
-        if piece is None:
-            event = decode_duplex(message)
-            return _NOTHING if event is None else self._reply(self._exchange.receive(event))
-        if self._exchange.lets_pass(piece):
-            return Reply(encode_passing(piece.body), joined=True)
-        return self._reply(self._exchange.receive(piece))
+        event = slice_piece(message) or decode_duplex(message)
+        if event is None:
+            return _NOTHING
+        actions = self._exchange.receive(event)
+        # Once Envoy shows an answer, the pick has reached it for certain.
+        if len(actions) == 1 and self._exchange.response is not Side.OPEN and isinstance(actions[0], _ANSWERS):
+            return self._encode(actions[0])
+        return self._reply(actions)
 
     def close(self, *, delivered: bool) -> None:
         """End the exchange."""
@@ -58,11 +64,9 @@ class DuplexSession:
         if not isinstance(first, _ANSWERS):
             return self._stand_alone(first)
         message = self._encode(first)
-        # Once Envoy shows an answer, the pick has reached it for certain.
-        joined = self._exchange.response is not Side.OPEN
         if len(actions) == 1:
-            return Reply(message, joined=joined)
-        return Reply(message, more=tuple([self._encode(action) for action in actions[1:]]), joined=joined)
+            return Reply(message)
+        return Reply(message, more=tuple([self._encode(action) for action in actions[1:]]))
 
     def _stand_alone(self, action: Wait | WaitForTurn | Refuse | Abort) -> Reply | Awaitable[Reply]:
         if isinstance(action, Wait):

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from ext_proc.core.duplex import DuplexExchange
+from ext_proc.core.duplex_messages import MOST_UNSEEN
 from ext_proc.core.exchange import Exchange, State
 from ext_proc.core.exchange_messages import Abort, Action, Continue, GoDuplex, Ignore, Refuse, Wait, WaitForTurn
 from ext_proc.core.names import EXT_PROC_SERVICE
@@ -16,28 +17,49 @@ from ext_proc.core.observer import Observer
 from ext_proc.core.turn import Turn
 from ext_proc.wire.codec import Encoder, decode, encode_patience, encode_refusal
 from ext_proc.wire.duplex import DuplexSession
-from ext_proc.wire.transport import Method, Reply
+from ext_proc.wire.passing import Passing
+from ext_proc.wire.transport import Answer, Method, Reply
 from ext_proc.wire.turns import await_turn
 
 _NOTHING = Reply()
 
 
 class ExtProcSession:
-    """One ext_proc stream: bytes to event, exchange, action to bytes."""
+    """One ext_proc stream: bytes to event, exchange, action to bytes.
 
-    __slots__ = ("_duplex", "_encoder", "_exchange", "_observer")
+    Args:
+        exchange: decides.
+        encoder: writes its answers.
+        observer: learns of messages that cannot be read.
+        passing: answers pieces in the middle of an engine's answer, for all streams.
+    """
 
-    def __init__(self, exchange: Exchange, encoder: Encoder, observer: Observer) -> None:
+    __slots__ = ("_duplex", "_encoder", "_exchange", "_observer", "_passing", "_unseen")
+
+    def __init__(self, exchange: Exchange, encoder: Encoder, observer: Observer, passing: Passing) -> None:
         self._exchange = exchange
         self._encoder = encoder
         self._observer = observer
+        self._passing = passing
         self._duplex: DuplexSession | None = None
+        self._unseen: list[bytes] | None = None
 
-    def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
+    def receive(self, message: bytes) -> Answer:
         """Answer one ProcessingRequest; one that must wait, for tokens or for its turn, is answered after that."""
+        unseen = self._unseen
+        if unseen is not None and len(unseen) < MOST_UNSEEN:
+            passed = self._passing.answer(message)
+            if passed is not None:
+                unseen.append(passed[0])
+                return passed[1]
+        return self._receive(message)
+
+    def _receive(self, message: bytes) -> Answer:
         try:
             if self._duplex is not None:
-                return self._duplex.receive(message)
+                answer = self._duplex.receive(message)
+                self._unseen = self._duplex.unseen
+                return answer
             event = decode(message, self._exchange.names)
         except DecodeError as error:
             self._observer.failed("not_a_processing_request", error)
@@ -85,4 +107,5 @@ class ExtProcSession:
 
 def ext_proc_method(open_exchange: Callable[[], Exchange], encoder: Encoder, observer: Observer) -> Method:
     """Make the method `Process`; `open_exchange` begins an exchange for each stream."""
-    return Method(EXT_PROC_SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer))
+    passing = Passing()
+    return Method(EXT_PROC_SERVICE, "Process", lambda: ExtProcSession(open_exchange(), encoder, observer, passing))

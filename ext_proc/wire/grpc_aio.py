@@ -10,7 +10,7 @@ import grpc
 import grpc.aio
 import msgspec
 
-from ext_proc.wire.transport import FAULT, OPTIONS, Method, Reply, Session, Waiting, report_fault
+from ext_proc.wire.transport import FAULT, OPTIONS, Answer, Method, Reply, Session, Waiting, report_fault
 
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is generic in stubs only
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
@@ -186,7 +186,8 @@ class _Talk:
             self._reading.add_done_callback(_heed)
         return self._reading
 
-    async def _say(self, asked: Reply | Awaitable[Reply]) -> Reply:
+    async def _say(self, asked: Answer) -> Reply:
+        asked = Reply(asked) if isinstance(asked, bytes) else asked
         self.delivered = self.delivered and isinstance(asked, Reply)  # whatever is decided meanwhile
         reply = asked if isinstance(asked, Reply) else await asked
         if reply.then is not None:

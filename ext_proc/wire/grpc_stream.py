@@ -96,8 +96,9 @@ class Stream:
             self._close()
             return
         self._delivered = True
-        self._waits_no_more()
-        self._hurries_no_more()
+        if self._optional or self._timed:
+            self._waits_no_more()
+            self._hurries_no_more()
         message = event.batch_operations[-1].message()
         if self._session is None:
             return
@@ -111,13 +112,23 @@ class Stream:
         if session is None:
             return
         try:
-            reply = session.receive(message)
-            if isinstance(reply, Reply):
-                self._answer(reply)
+            answer = session.receive(message)
+            if isinstance(answer, bytes):
+                self._pass_on(answer)
+            elif isinstance(answer, Reply):
+                self._answer(answer)
             else:
-                self._await(reply)
+                self._await(answer)
         except Exception as error:  # noqa: BLE001  as above
             self._fail(error)
+
+    def _pass_on(self, message: bytes) -> None:
+        """Send an answer together with the next read: that this may end with the stream, and hide it, is no loss."""
+        if not self._begun or self._overhearing or self._kept is not None:
+            self._send(message, _NOTHING)
+            return
+        operations = cygrpc.SendMessageOperation(message, _NO_FLAGS), cygrpc.ReceiveMessageOperation(_NO_FLAGS)
+        self._start(operations, self._received)
 
     def _await(self, reply: Awaitable[Reply]) -> None:
         self._delivered = False  # whatever is decided meanwhile
@@ -151,14 +162,13 @@ class Stream:
         operations = [cygrpc.SendMessageOperation(message, _NO_FLAGS)]
         if not self._begun:
             operations.insert(0, cygrpc.SendInitialMetadataOperation(None, _NO_FLAGS))
-        if self._overhearing or self._kept is not None or reply.more or (self._begun and not reply.joined):
+        self._delivered = False
+        if self._begun or self._overhearing or self._kept is not None or reply.more:
             # Not together with the next read: that may end with the stream, and hide that this was written.
-            self._delivered = False
             self._optional = reply.optional
             self._more = reply.more
             self._start(operations, self._written)
         else:
-            self._delivered = reply.joined
             operations.append(cygrpc.ReceiveMessageOperation(_NO_FLAGS))
             self._start(operations, self._received)
         self._begun = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import grpc
 import msgspec
@@ -48,8 +48,6 @@ class Reply(msgspec.Struct, frozen=True):
         optional: True if the peer loses nothing should the stream end in good order before its next message; heeded
             from the second answer of a stream on.
         more: answers to be written after `message`, in order; only where that is not None and the stream not finished.
-        joined: True if nobody needs to know whether this answer was written, so that it may go out together with the
-            next read; heeded from the second answer of a stream on.
         later: what to do if no message comes after this reply.
         then: makes a second answer to the same message, to be awaited once this one is sent; the next message is not
             answered before that. A peer that half-closes meanwhile is gone, and gets nothing.
@@ -61,15 +59,21 @@ class Reply(msgspec.Struct, frozen=True):
     details: str = ""
     optional: bool = False
     more: tuple[bytes, ...] = ()
-    joined: bool = False
     later: Later | None = None
     then: Callable[[], Awaitable[Reply]] | None = None
+
+
+Answer: TypeAlias = Reply | bytes | Awaitable[Reply]
+"""What to do after a message, at once or when it is known.
+
+Bytes are an answer of which nobody needs to know whether it was written, so that it may go out with the next read.
+"""
 
 
 class Session(Protocol):
     """The server's side of one gRPC stream; a unary call is a stream of one message."""
 
-    def receive(self, message: bytes) -> Reply | Awaitable[Reply]:
+    def receive(self, message: bytes) -> Answer:
         """Take one message; an answer that must wait is awaited by the transport."""
 
     def close(self, *, delivered: bool) -> Reply:

@@ -37,11 +37,12 @@ from ext_proc.app import Service
 from ext_proc.config import load
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ExtProcSession
+from ext_proc.wire.passing import Passing
 from tests.unit.wire.picking import body_message, headers_message
 from tests.waiting import until
 
 async def ask(service, model):
-    session = ExtProcSession(service._open_exchange(), Encoder(3), service._observer)
+    session = ExtProcSession(service._open_exchange(), Encoder(3), service._observer, Passing())
     session.receive(headers_message())
     content = "List three rivers. " * 200
     body = {"model": model, "messages": [{"role": "user", "content": content}]}

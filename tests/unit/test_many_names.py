@@ -23,6 +23,7 @@ from ext_proc.core.prefix_index import ObservedIndex
 from ext_proc.ops.tallies import MAX_MODELS
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ExtProcSession
+from ext_proc.wire.passing import Passing
 from tests.unit.core.builders import request
 from tests.unit.wire.picking import body_message, headers_message
 
@@ -54,7 +55,7 @@ def grown(work: Callable[[], None]) -> int:
 
 def ask(service: Service, model: str) -> None:
     """Have a request for a model decided, and let it end well if it was."""
-    session = ExtProcSession(service._open_exchange(), Encoder(3), service._observer)
+    session = ExtProcSession(service._open_exchange(), Encoder(3), service._observer, Passing())
     session.receive(headers_message())
     body = {"model": model, "messages": [{"role": "user", "content": "List three rivers."}]}
     session.receive(body_message(json.dumps(body).encode()))

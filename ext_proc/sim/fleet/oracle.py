@@ -32,7 +32,10 @@ class OracleIndex(ObservedIndex):
         """Learn nothing; the engines know."""
         return 0
 
-    def forget(self, slot: int, blocks: Sequence[BlockHash], stamp: int) -> None:
+    def ended(self, slot: int, chain: Sequence[BlockHash], answer: int) -> None:
+        """Note nothing."""
+
+    def forget(self, slot: int, chain: Sequence[BlockHash], depth: int, stamp: int) -> None:
         """Forget nothing."""
 
     def correct(self, slot: int, predicted: float, actual: float, length: float, slack: float = 0.0) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -263,6 +265,35 @@ def test_reported_hits_correct_what_is_believed_to_fit(fleet: Fleet) -> None:
     second = fleet.serve(request(PROMPT), usage=Usage(prompt_tokens=1024, completion_tokens=5, cached_tokens=0))
     assert (second.chosen, second.hit_tokens) == (first.chosen, 1024)
     assert fleet.index.capacity(first.chosen.slot) == int(before * 0.9)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "fits"),
+    [
+        ({"usage": Usage(prompt_tokens=1024, completion_tokens=100)}, True),
+        ({"usage": Usage(prompt_tokens=1024, completion_tokens=400)}, False),
+        ({"usage": Usage(prompt_tokens=1024)}, False),
+        ({"ending": Ending.CLIENT_GONE}, False),
+    ],
+)
+def test_answers_take_their_share_of_memory(outcome: dict[str, Any], *, fits: bool) -> None:
+    """As many tokens as were generated, or as many as are expected where nobody says, evict what is oldest."""
+    fleet = Fleet(1, kv_tokens=2300)
+    fleet.serve(request(text("old")), usage=Usage(prompt_tokens=1024, completion_tokens=1))
+    fleet.serve(request(PROMPT), **outcome)
+    assert (fleet.pick(request(text("old"))).hit_tokens > 0) is fits
+
+
+def test_an_engine_that_still_holds_what_was_believed_gone_is_larger(fleet: Fleet) -> None:
+    """The reported hit is held against the last use of the block that was believed to have expired."""
+    fleet = Fleet(1, kv_tokens=2100)
+    one = Usage(prompt_tokens=1024, completion_tokens=1, cached_tokens=0)
+    for seed in ("a", "b", "c"):
+        fleet.serve(request(text(seed)), usage=one)
+    before = fleet.index.capacity(fleet.endpoints[0].slot)
+    decision = fleet.serve(request(text("a")), usage=Usage(prompt_tokens=1024, completion_tokens=1, cached_tokens=1000))
+    assert decision.hit_tokens == 0
+    assert fleet.index.capacity(fleet.endpoints[0].slot) > 1.15 * before
 
 
 def test_a_prompt_seen_in_part_corrects_nothing(fleet: Fleet) -> None:

@@ -172,7 +172,7 @@ def test_an_engine_that_lost_a_prompt_is_not_believed_to_hold_older_ones() -> No
     """The outcome of one request corrects what is believed of others."""
     fleet = Fleet(1, kv_tokens=4_000)
     for seed in ("old", "mid", "new"):
-        fleet.serve(request(text(seed)), usage=Usage(prompt_tokens=1024, cached_tokens=0))
-    fleet.serve(request(text("mid")), usage=Usage(prompt_tokens=1024, cached_tokens=0))
+        fleet.serve(request(text(seed)), usage=Usage(prompt_tokens=1024, completion_tokens=1, cached_tokens=0))
+    fleet.serve(request(text("mid")), usage=Usage(prompt_tokens=1024, completion_tokens=1, cached_tokens=0))
     assert fleet.pick(request(text("old"))).hit_tokens == 0
     assert fleet.pick(request(text("new"))).hit_tokens > 900

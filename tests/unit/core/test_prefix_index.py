@@ -44,7 +44,9 @@ def test_an_unknown_slot_learns_nothing() -> None:
     """An endpoint that is gone leaves no trace, however late something speaks of it."""
     index = _index(0)
     stamp = index.learn(5, _chain("ab"))
-    index.forget(5, _chain("ab"), stamp)
+    index.forget(5, _chain("ab"), 0, stamp)
+    index.ended(5, _chain("ab"), 10)
+    index.found(5, 1, 2)
     index.correct(5, 10, 20, 30)
     index.clear(5)
     index.remove(5)
@@ -57,19 +59,70 @@ def test_only_what_a_prompt_added_is_taken_back() -> None:
     index = _index(0)
     stamp = index.learn(0, _chain("aaaabbb"))
     index.learn(0, _chain("aaaab"))
-    index.forget(0, _chain("aaaabbb"), stamp)
+    index.forget(0, _chain("aaaabbb"), 0, stamp)
     index.learn(0, _chain("aaaa"))
     assert index.depths(_chain("aaaabbb"), [0]) == [5]
 
 
 def test_what_was_used_longest_ago_expires_first() -> None:
     """Over its capacity an endpoint loses whole prompts, those first that nobody used since."""
-    index = _index(0, capacity=100)
+    index = _index(0, capacity=130)
     for letter in "xyzx":
         index.learn(0, _chain(letter * 4))
     index.learn(0, _chain("aaaa"))
     index.learn(0, _chain("bbbb"))
-    assert [index.depths(_chain(letter * 4), [0]) for letter in "xyzab"] == [[4], [0], [4], [4], [4]]
+    assert [index.depths(_chain(letter * 4), [0]) for letter in "xyzab"] == [[4], [0], [0], [4], [4]]
+
+
+def test_what_is_used_again_and_again_takes_its_share_of_the_room() -> None:
+    """A system prompt is never evicted, so what else is held is less by its size, and its own parts go by their use."""
+    index = _index(0, capacity=100)
+    for letter in "bcdefg":
+        index.learn(0, _chain("aaaaaa" + letter))
+    assert [index.depths(_chain("aaaaaa" + letter), [0])[0] for letter in "bcdefg"] == [6, 6, 7, 7, 7, 7]
+
+
+def test_a_prompt_is_used_until_it_has_been_answered() -> None:
+    """An engine keeps what it works on, so what ended last is evicted last, though it began first."""
+    index = _index(0, capacity=100)
+    for letter in "xyz":
+        index.learn(0, _chain(letter * 3))
+    index.ended(0, _chain("xxx"), 0)
+    index.learn(0, _chain("aaa"))
+    assert [index.depths(_chain(letter * 3), [0]) for letter in "xyza"] == [[3], [0], [3], [3]]
+
+
+def test_a_prompt_that_expired_while_it_was_answered_is_held() -> None:
+    """Its engine had no choice, and others went in its place."""
+    index = _index(0, capacity=100)
+    for letter in "xyzab":
+        index.learn(0, _chain(letter * 3))
+    index.ended(0, _chain("xxx"), 0)
+    assert [index.depths(_chain(letter * 3), [0]) for letter in "xyzab"] == [[3], [0], [0], [3], [3]]
+
+
+@pytest.mark.parametrize(("scale", "left"), [(1.0, [[0], [3], [3]]), (0.5, [[0], [0], [3]])])
+def test_answers_fill_the_memory_too(scale: float, left: list[list[int]]) -> None:
+    """What was generated takes as much room as a prompt of that length, counted as the index counts."""
+    index = _index(0, capacity=int(100 * scale))
+    index.scaled(0, scale)
+    for letter in "xyz":
+        index.learn(0, _chain(letter * 3))
+    index.ended(0, _chain("zzz"), 30)
+    assert [index.depths(_chain(letter * 3), [0]) for letter in "xyz"] == left
+
+
+def test_what_should_have_expired_and_did_not_makes_an_engine_larger() -> None:
+    """The further beyond its reach, the more; no further than reason."""
+    index = _index(0, capacity=100)
+    stamps = [index.learn(0, _chain(letter * 4)) for letter in "xyzab"]
+    index.found(0, stamps[4] - 80, stamps[4])
+    assert index.capacity(0) == 100
+    index.found(0, stamps[4] - 123, stamps[4])
+    assert index.capacity(0) == pytest.approx(110, abs=1)
+    for _ in range(1000):
+        index.found(0, 1, 1_000_000)
+    assert index.capacity(0) == 300
 
 
 def test_a_prompt_beyond_capacity_keeps_its_beginning() -> None:
@@ -135,7 +188,7 @@ def test_an_engine_that_counts_more_tokens_holds_less_text() -> None:
     index.scaled(0, 2.0)
     index.scaled(7, 2.0)
     assert index.capacity(0) == CAPACITY
-    assert [index.depths(_chain(prompt), [0])[0] for prompt in ("aaa", "bbb", "abb")] == [1, 3, 3]
+    assert [index.depths(_chain(prompt), [0])[0] for prompt in ("aaa", "bbb", "abb")] == [1, 0, 3]
     index.learn(0, _chain("bababab"))
     assert index.depths(_chain("bababab"), [0]) == [5]
 
@@ -191,36 +244,71 @@ def test_hundreds_of_slots_keep_their_own_depths(taught: list[tuple[int, int]]) 
 
 
 class NaiveIndex:
-    """The rule of the index without its speed: a clock per slot, a stamp per block, nothing ever swept."""
+    """The rule of the index without its speed: all stamps of a slot, and the tokens of answers by their stamp."""
 
     def __init__(self) -> None:
         self.stamps: dict[int, dict[int, int]] = {}
+        self.answers: dict[int, dict[int, int]] = {}
         self.clock: dict[int, int] = {}
         self.floor: dict[int, int] = {}
+        self.reach: dict[int, float] = {}
         self.capacity: dict[int, int] = {}
 
     def add(self, slot: int, capacity: int) -> None:
         """Add a slot or change its capacity."""
         self.stamps.setdefault(slot, {})
+        self.answers.setdefault(slot, {})
         self.clock.setdefault(slot, 0)
         self.floor.setdefault(slot, 0)
+        self.reach[slot] = self.reach.get(slot, capacity) * capacity / self.capacity.get(slot, capacity)
         self.capacity[slot] = capacity
         self.expire(slot)
 
+    def remove(self, slot: int) -> None:
+        """Remove a slot."""
+        for part in (self.stamps, self.answers, self.clock, self.floor, self.reach, self.capacity):
+            part.pop(slot, None)
+
+    def clear(self, slot: int) -> None:
+        """Forget the content of a slot."""
+        if slot in self.stamps:
+            self.stamps[slot], self.answers[slot] = {}, {}
+
+    def times(self, slot: int) -> dict[int, int]:
+        """Count the tokens of each time of last use that has not expired."""
+        found: dict[int, int] = {}
+        for stamp in self.stamps[slot].values():
+            found[stamp] = found.get(stamp, 0) + BLOCK
+        for stamp, tokens in self.answers[slot].items():
+            found[stamp] = found.get(stamp, 0) + tokens
+        return {stamp: tokens for stamp, tokens in found.items() if stamp > self.floor[slot]}
+
     def expire(self, slot: int) -> None:
-        """Raise the floor below which nothing is held any more."""
-        self.floor[slot] = max(self.floor[slot], self.clock[slot] - self.capacity[slot])
+        """Let the oldest go until the rest fits, but never the newest."""
+        while sum((times := self.times(slot)).values()) > self.capacity[slot] and len(times) > 1:
+            self.floor[slot] = min(times)
+            self.reach[slot] = self.clock[slot] - self.floor[slot]
 
     def learn(self, slot: int, chain: list[int]) -> int:
         """Touch what fits of the chain."""
         if slot not in self.stamps:
             return 0
-        depth = self.depth(slot, chain)
         kept = chain[: self.capacity[slot] // BLOCK]
-        self.clock[slot] += 1 + BLOCK * max(len(kept) - depth, 0)
-        self.expire(slot)
+        self.clock[slot] += 1 + BLOCK * max(len(kept) - self.depth(slot, chain), 0)
         self.stamps[slot].update(dict.fromkeys(kept, self.clock[slot]))
+        self.expire(slot)
         return self.clock[slot]
+
+    def ended(self, slot: int, chain: list[int], answer: int) -> None:
+        """Touch it again unless that was a moment ago, and keep the answer beside it."""
+        if slot not in self.stamps:
+            return
+        used = self.stamps[slot].get(chain[-1], 0)
+        if used <= self.floor[slot] or self.clock[slot] - used > self.reach[slot] / 64:
+            self.learn(slot, chain)
+        answers, clock = self.answers[slot], self.clock[slot]
+        answers[clock] = answers.get(clock, 0) + answer
+        self.expire(slot)
 
     def forget(self, slot: int, blocks: list[int], stamp: int) -> None:
         """Take back what was not used since."""
@@ -241,7 +329,7 @@ class IndexMachine(RuleBasedStateMachine):
         super().__init__()
         self.index = ObservedIndex(lambda blocks: BLOCK * blocks, max_blocks=1000, default_capacity=CAPACITY)
         self.naive = NaiveIndex()
-        self.learnt: list[tuple[int, list[int], int]] = []
+        self.learnt: list[tuple[int, list[int], int, int]] = []
 
     @rule(slot=SLOTS, capacity=st.sampled_from([None, 30, 70]))
     def add(self, slot: int, capacity: int | None) -> None:
@@ -253,16 +341,14 @@ class IndexMachine(RuleBasedStateMachine):
     def remove(self, slot: int) -> None:
         """Remove a slot, known or not."""
         self.index.remove(slot)
-        for part in (self.naive.stamps, self.naive.clock, self.naive.floor, self.naive.capacity):
-            part.pop(slot, None)
+        self.naive.remove(slot)
         self.learnt = [learnt for learnt in self.learnt if learnt[0] != slot]
 
     @rule(slot=SLOTS)
     def clear(self, slot: int) -> None:
         """Forget the content of a slot."""
         self.index.clear(slot)
-        if slot in self.naive.stamps:
-            self.naive.stamps[slot] = {}
+        self.naive.clear(slot)
 
     @rule(slot=SLOTS, prompt=PROMPTS, told=st.booleans())
     def learn(self, slot: int, prompt: str, *, told: bool) -> None:
@@ -272,15 +358,21 @@ class IndexMachine(RuleBasedStateMachine):
         stamp = self.index.learn(slot, chain, depth) if told else self.index.learn(slot, chain)
         assert stamp == self.naive.learn(slot, chain)
         if stamp:
-            self.learnt.append((slot, chain[depth:], stamp))
+            self.learnt.append((slot, chain, depth, stamp))
 
     @precondition(lambda self: self.learnt)
     @rule(place=st.integers(0, 1000))
     def take_back(self, place: int) -> None:
         """Take back what a prompt added, at any time after."""
-        slot, blocks, stamp = self.learnt.pop(place % len(self.learnt))
-        self.index.forget(slot, blocks, stamp)
-        self.naive.forget(slot, blocks, stamp)
+        slot, chain, depth, stamp = self.learnt.pop(place % len(self.learnt))
+        self.index.forget(slot, chain, depth, stamp)
+        self.naive.forget(slot, chain[depth:], stamp)
+
+    @rule(slot=SLOTS, prompt=PROMPTS, answer=st.integers(0, 40))
+    def end(self, slot: int, prompt: str, answer: int) -> None:
+        """End a prompt, which may have expired meanwhile, or never have been learnt."""
+        self.index.ended(slot, _chain(prompt), answer)
+        self.naive.ended(slot, _chain(prompt), answer)
 
     @rule(prompt=PROMPTS, slots=st.permutations(range(4)))
     def look_up(self, prompt: str, slots: list[int]) -> None:

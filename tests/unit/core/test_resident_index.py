@@ -88,7 +88,7 @@ def test_reports_outrank_our_own_history() -> None:
     assert mixed.depths(CHAIN, [0, 1, 2]) == [4, 2, 0]
     stamp = mixed.learn(1, CHAIN, 2)
     assert observed.depths(CHAIN, [1]) == [6]
-    mixed.forget(1, CHAIN[4:], stamp)
+    mixed.forget(1, CHAIN, 4, stamp)
     assert observed.depths(CHAIN, [1]) == [4]
     for slot in (0, 1):
         mixed.correct(slot, 100, 0, 100)

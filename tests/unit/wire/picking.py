@@ -17,6 +17,7 @@ from ext_proc.wire._pb.core_pb2 import HeaderValue
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ExtProcSession
+from ext_proc.wire.passing import Passing
 
 ADDRESSES = ("10.0.0.11:8000", "10.0.0.12:8000", "10.0.0.13:8000")
 CHAT = b'{"model":"acme/chat-8b","messages":[{"role":"user","content":"' + b"List three rivers. " * 40 + b'"}]}'
@@ -95,7 +96,7 @@ class Picking:
 
     def session(self, attempts: int = 3) -> ExtProcSession:
         """Open a session."""
-        return ExtProcSession(self.exchange(), Encoder(attempts), self.notes)
+        return ExtProcSession(self.exchange(), Encoder(attempts), self.notes, Passing())
 
     def in_flight(self) -> int:
         """Count the requests that the ledger believes to run."""

@@ -12,6 +12,7 @@ from ext_proc.core.exchange_messages import BodyMode
 from ext_proc.core.names import DESTINATION, EXT_PROC_SERVICE, LB_NAMESPACE, RANK, SUBSET, SUBSET_NAMESPACE
 from ext_proc.wire.codec import Encoder
 from ext_proc.wire.ext_proc import ExtProcSession, ext_proc_method
+from ext_proc.wire.passing import Passing
 from ext_proc.wire.transport import Reply
 from tests.unit.wire.picking import ADDRESSES, CHAT, Picking, body_message, headers_message
 from tests.unit.wire.serving import TRANSPORTS, begin, converse, serving
@@ -71,7 +72,7 @@ def body_of(answer: TypedResponse) -> tuple[bytes, bool]:
 
 def test_headers_with_the_pick_come_before_the_body() -> None:
     """Nothing is said until the body is whole; then come one address, and the body as it was."""
-    session = ExtProcSession(Picking().exchange(), Encoder(3, 1), Picking().notes)
+    session = ExtProcSession(Picking().exchange(), Encoder(3, 1), Picking().notes, Passing())
     silent = session.receive(duplex_headers())
     assert isinstance(silent, Reply)
     assert (silent.message, silent.finished) == (None, False)
@@ -84,7 +85,7 @@ def test_headers_with_the_pick_come_before_the_body() -> None:
 
 def test_a_list_goes_where_the_data_plane_is_known_to_take_one() -> None:
     """Then all attempts are named, the chosen one first (G10)."""
-    session = ExtProcSession(Picking().exchange(), Encoder(3, 3), Picking().notes)
+    session = ExtProcSession(Picking().exchange(), Encoder(3, 3), Picking().notes, Passing())
     session.receive(duplex_headers())
     head, _ = answers(session.receive(body_message()))
     assert len(picked(head).split(",")) == 3

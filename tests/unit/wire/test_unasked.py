@@ -31,7 +31,7 @@ async def test_more_answers_follow_the_first_in_order(transport: str, first: byt
 @pytest.mark.parametrize("transport", TRANSPORTS)
 async def test_answers_may_go_out_with_the_next_read(transport: str) -> None:
     """Each message still gets its answer before the next comes."""
-    tally = Tally(lambda message: Reply(message, joined=True))
+    tally = Tally(lambda message: message)
     async with serving([tally.method()], transport) as channel:
         call = begin(channel)
         for number in range(50):
