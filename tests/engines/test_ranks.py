@@ -40,8 +40,8 @@ async def ranked(cache: Path, model: Path) -> AsyncIterator[VllmEngine]:
     """Run one engine with two ranks."""
     log = cache / "logs" / "engine-ranks.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    http, events, *_ = neighbouring_ports(1 + 2 * RANKS)
-    ports = Ports(http, events, events + RANKS)
+    http, events, *_ = neighbouring_ports(1 + 2 * (RANKS + 1))  # with a rank more at which nobody listens
+    ports = Ports(http, events, events + RANKS + 1)
     async with VllmEngine(environments.vllm(cache), model, ports, log, blocks=BLOCKS, ranks=RANKS) as engine:
         yield engine
 
