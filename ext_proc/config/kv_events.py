@@ -54,9 +54,10 @@ class KvEventsConfig(Section, frozen=True, kw_only=True):
         for one, other in (("port", "port_offset"), ("replay_port", "replay_port_offset")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
                 return other, f"`{one}` says the same; remove one"
-        for one, other in ((self.port, self.replay_port), (self.port_offset, self.replay_port_offset)):
-            if one is not None and other is not None and abs(one - other) < self.ranks:
-                name = "replay_port" if self.replay_port is not None else "replay_port_offset"
+        pairs = {"replay_port": (self.port, self.replay_port)}
+        pairs["replay_port_offset"] = self.port_offset, self.replay_port_offset
+        for name, (first, again) in pairs.items():
+            if first is not None and again is not None and abs(first - again) < self.ranks:
                 return name, f"overlaps the publishers' ports; leave room for {self.ranks} of each"
         if self.pin_rank and self.ranks == 1:
             return "pin_rank", "there is one rank only; write how many in `ranks`, or remove this"
