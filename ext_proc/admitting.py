@@ -43,8 +43,17 @@ def extension(config: Config) -> float:
     return MARGIN_S if config.envoy.max_message_timeout_s > MARGIN_S else 0.0
 
 
-async def look(admission: Admission, clock: Callable[[], float], failed: Failed) -> None:
-    """Let whoever waits try again and again, for ever."""
+async def look(
+    admission: Admission, clock: Callable[[], float], failed: Failed, still_wait: Callable[[], None] = lambda: None
+) -> None:
+    """Let whoever waits try again and again, for ever.
+
+    Args:
+        admission: who waits.
+        clock: monotonic seconds.
+        failed: hears of faults.
+        still_wait: called whenever some have tried in vain.
+    """
     waits = asyncio.Event()
     admission.on_wait = waits.set
 
@@ -54,6 +63,7 @@ async def look(admission: Admission, clock: Callable[[], float], failed: Failed)
         finally:
             if len(admission):
                 waits.set()
+                still_wait()
 
     if len(admission):
         waits.set()

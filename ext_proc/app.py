@@ -20,11 +20,8 @@ from ext_proc.assembly import (
     build_core,
     build_model_strategies,
     build_strategies,
-    endpoint_offer,
-    endpoint_statuses,
     exchange_policy,
     message_encoder,
-    pace,
     scrape_token,
 )
 from ext_proc.background import follow_up, repeat, run_beside
@@ -65,6 +62,7 @@ from ext_proc.sources.keeper import EndpointKeeper
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.sources.models import ModelLearner
 from ext_proc.sources.scrape import Scraper
+from ext_proc.statuses import endpoint_offer, endpoint_statuses, pace
 from ext_proc.stopping import linger
 from ext_proc.token_pools import TokenPools
 from ext_proc.warming import warm_up
@@ -118,7 +116,7 @@ class Service:
         self._keeper = self._make_keeper(config)
         self._draining = Draining(core, config, self._keeper.write_eds, self._say)
         keys, metrics = self._tokens.keys, self._metrics
-        sleeping = Sleeping(config, core, keys.headers, metrics.wake_called, self._say, self._keeper.write_eds)
+        sleeping = Sleeping(config, core, keys.headers, metrics.wake_called, self._say)
         self._probing = Probing(config, core, lambda at: self._scraper.status(at).engine, metrics, keys, sleeping)
         self._watching = Watching(self._keeper, core.registry, core.lifecycle, self._say)
         self._exchange_policy = self._make_policy(config)
@@ -237,7 +235,7 @@ class Service:
         keys, registry = self._tokens.keys, self._core.registry
         learner = ModelLearner(session, registry, self._keeper.apply, self._news.model_unknown, keys=keys)
         failed = self._observer.failed
-        # Overdue leases are given up, what could not be written is tried again, and memory is freed.
+        # Overdue leases are given up, Envoy is told of who fell ill or asleep, and memory is freed.
         chores = (self._tick, self._expire, self._draining.advance, self._keeper.write_eds, Collecting().tick)
         run_beside(
             stack,
@@ -249,7 +247,7 @@ class Service:
             self._listening.run,
             self._securing.run,
             lambda: repeat(HOUSEKEEPING_INTERVAL_S, failed, (*chores, self.log.report)),
-            lambda: admitting.look(self._core.admission, time.monotonic, failed),
+            lambda: admitting.look(self._core.admission, time.monotonic, failed, self._probing.sleeping.look),
             lambda: follow_up(self._output.waits, FLUSH_INTERVAL_S, failed, "log", self._output.flush),
         )
         if self._path is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import random
 import secrets
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -24,11 +23,10 @@ from ext_proc.core.hashing import BlockSizes, Hasher, PromptHasher
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.lifecycle import Lifecycle
-from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.observer import Observer
 from ext_proc.core.picker import EndpointPicker
 from ext_proc.core.pool import Change, Registry
-from ext_proc.core.prefix_index import ObservedIndex
+from ext_proc.core.prefix_index import ObservedIndex, PrefixIndex
 from ext_proc.core.rates import RateLearner
 from ext_proc.core.resident_index import MixedIndex, ResidentIndex
 from ext_proc.core.signals import Signals
@@ -38,14 +36,12 @@ from ext_proc.core.strategies import Strategy
 from ext_proc.core.token_hits import TokenHits, TokenSource
 from ext_proc.core.wishes import names_of
 from ext_proc.ops.admin_token import read_token
-from ext_proc.ops.collector import EndpointStatus
 from ext_proc.plugins import load_strategy
 from ext_proc.sources import certificates
 from ext_proc.sources.api_keys import read_keys
-from ext_proc.sources.eds import EdsWriter, Offer, offered
+from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.kubernetes import access as clusters
 from ext_proc.sources.kv_publishers import check_installed
-from ext_proc.sources.scrape import ScrapeStatus
 from ext_proc.token_pools import local_tokenizer
 from ext_proc.wire.codec import Encoder
 
@@ -99,28 +95,13 @@ def build_core(
     Raises:
         ConfigError: a strategy is not installed or its parameters are wrong.
     """
-    sizes = config.index
-    hasher = hasher or PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
-    registry = Registry(config.default_pool)
-    if ledger is None:
-        leases = config.leases
-        ledger = Ledger(timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases)
-    if index is None:
-        index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
-    known = index if resident is None else MixedIndex(index, resident)
-    reports = ResidentIndex() if resident is None else resident
-    token_hits = TokenHits(reports)
-    health = HealthMonitor(config.health.policy, observer)
+    hasher, ledger, index, known, reports = _memories(config, hasher, ledger, index, resident)
+    registry, token_hits = Registry(config.default_pool), TokenHits(reports)
+    health, strangers = HealthMonitor(config.health.policy, observer), Strangers(config.leases.renewal_timeout_s)
     rates, expectations = RateLearner(), Expectations()
-    capacity = CapacityGate(registry, ledger, expectations)
-    spread = random.Random()  # noqa: S311  of what Retry-After says
-    sleepers = Sleepers()
-    admission = Admission(registry, ledger, expectations, capacity, observer, spread, health.is_proven, sleepers)
-    admitting.configure(config, capacity, admission)
-    strangers = Strangers(config.leases.renewal_timeout_s)
-    lifecycle = Lifecycle(ledger.load, strangers.at, sleepers)
-    sleepers.barred = lambda: lifecycle.out
-    health.miss(lambda: lifecycle.out | sleepers.slots)
+    capacity, sleepers = CapacityGate(registry, ledger, expectations), Sleepers()
+    admission = _admission(config, registry, ledger, expectations, capacity, observer, health, sleepers)
+    lifecycle = _lifecycle(ledger, strangers, sleepers, health)
     picker = EndpointPicker(
         registry=registry,
         ledger=ledger,
@@ -149,10 +130,53 @@ def build_core(
         admission=admission,
         strangers=strangers,
     )
-    signals = Signals(config.scrape.fresh_s)
-    picker.knowledge.engines = signals
+    signals = picker.knowledge.engines = Signals(config.scrape.fresh_s)
     parts = (registry, ledger, index, health, rates, expectations, picker, feedback, signals, reports, token_hits)
     return Core(*parts, capacity, admission, lifecycle, sleepers)
+
+
+def _memories(
+    config: Config,
+    hasher: Hasher | None,
+    ledger: Ledger | None,
+    index: ObservedIndex | None,
+    resident: ResidentIndex | None,
+) -> tuple[Hasher, Ledger, ObservedIndex, PrefixIndex, ResidentIndex]:
+    """Make what is remembered of requests, where nothing is given in its place, and join both indexes."""
+    sizes, leases = config.index, config.leases
+    hasher = hasher or PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
+    if ledger is None:
+        ledger = Ledger(timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases)
+    if index is None:
+        index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
+    if resident is None:
+        return hasher, ledger, index, index, ResidentIndex()
+    return hasher, ledger, index, MixedIndex(index, resident), resident
+
+
+def _admission(
+    config: Config,
+    registry: Registry,
+    ledger: Ledger,
+    expectations: Expectations,
+    capacity: CapacityGate,
+    observer: Observer,
+    health: HealthMonitor,
+    sleepers: Sleepers,
+) -> Admission:
+    """Make what lets requests wait, with the caps and limits of the configuration."""
+    spread = random.Random()  # noqa: S311  of what Retry-After says
+    made = Admission(registry, ledger, expectations, capacity, observer, spread, health.is_proven, sleepers)
+    admitting.configure(config, capacity, made)
+    return made
+
+
+def _lifecycle(ledger: Ledger, strangers: Strangers, sleepers: Sleepers, health: HealthMonitor) -> Lifecycle:
+    """Make what knows who is taken out, and tell those who must not count or wake them."""
+    lifecycle = Lifecycle(ledger.load, strangers.at, sleepers)
+    sleepers.barred = lambda: lifecycle.out
+    health.miss(lambda: lifecycle.out | sleepers.slots)
+    return lifecycle
 
 
 def block_sizes(first: int, last: int) -> BlockSizes:
@@ -225,61 +249,6 @@ def exchange_policy(
 def message_encoder(config: Config) -> Encoder:
     """Make what writes answers."""
     return Encoder(config.envoy.named, config.envoy.named_in_duplex)
-
-
-def endpoint_status(
-    core: Core, endpoint: Endpoint, now: float, reputation: float, scrape: ScrapeStatus
-) -> EndpointStatus:
-    """Gather what is known of an endpoint."""
-    load, source = core.ledger.load(endpoint.slot), core.rates.source(endpoint.slot)
-    health, sleep = core.health.status(endpoint.slot, now), core.sleepers.of(endpoint.slot)
-    return EndpointStatus(
-        endpoint=endpoint,
-        health=health,
-        sleep=sleep,
-        asleep_for=None if sleep is None else max(now - sleep.since, 0.0),
-        health_age=None if health.since is None else max(now - health.since, 0.0),
-        health_left=None if health.until is None else max(health.until - now, 0.0),
-        in_flight=load.in_flight,
-        tokens_in_flight=load.tokens,
-        caps=core.capacity.caps(endpoint.slot),
-        queue=max(load.busy_until - now, 0.0),
-        index_blocks=core.index.blocks(endpoint.slot),
-        index_tokens=core.index.capacity(endpoint.slot),
-        prefill_rate=core.rates.rate(endpoint.slot),
-        rate_source="" if source is None else source.name.lower(),
-        engine=scrape.engine,
-        metrics_problem=scrape.problem,
-        signals=core.signals.of(endpoint.slot, now),
-        signals_age=core.signals.age(endpoint.slot, now),
-        interval=core.signals.interval(endpoint.slot),
-        reputation=reputation,
-    )
-
-
-def endpoint_statuses(core: Core, now: float, read: Callable[[Endpoint], ScrapeStatus]) -> list[EndpointStatus]:
-    """Gather what is known of all endpoints; `read` tells how reading their metrics goes."""
-    scores = core.picker.knowledge.reputations.scores
-    pools = core.registry.snapshot.by_pool.values()
-    reputations = {e.slot: score for pool in pools for e, score in zip(pool, scores(pool, now), strict=True)}
-    return [endpoint_status(core, e, now, reputations[e.slot], read(e)) for e in core.registry.snapshot.endpoints]
-
-
-def endpoint_offer(core: Core, endpoint: Endpoint, now: float) -> Offer:
-    """Tell how an endpoint is offered to Envoy's fallback policy."""
-    health = core.health.status(endpoint.slot, now)
-    return offered(health.state, core.lifecycle.stage(endpoint.slot), health.share)
-
-
-def pace(core: Core, decision: Decision, address: str) -> float:
-    """Return the seconds that an output token takes: as the engine says, else the usual stay over the usual length."""
-    endpoint = core.registry.snapshot.by_address.get(address)
-    interval = None if endpoint is None else core.signals.interval(endpoint.slot)
-    said = None if interval is None or interval.itl is None else interval.itl.mean
-    if said is not None:
-        return said
-    expected = core.expectations.of(decision.request.model)
-    return expected.residence / max(expected.output, 1.0)
 
 
 def scrape_token(config: Config) -> str | None:

@@ -16,14 +16,11 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import Registry
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.signals import FADES, EngineSignals, Signals
-from ext_proc.core.sleepers import Sleepers, SleepLevel, Witness
+from ext_proc.core.sleepers import Sleep, Sleepers, SleepLevel, Witness
 from ext_proc.core.token_hits import TokenHits
 from ext_proc.ops.events import Event
 from ext_proc.sources.probe_ask import open_session
 from ext_proc.sources.sleep_ask import ask_wake
-
-LOOK_S = 0.05
-"""Seconds between two looks whether requests wait for an engine to wake, while some engine sleeps."""
 
 WAKE_TIMEOUT_S = 60.0
 """Until a wake call is overdue: weights come from main memory in seconds."""
@@ -77,7 +74,6 @@ class Sleeping:
         headers: those of what kvpicker asks the engines of a pool.
         called: counts wake calls by what came of them.
         say: writes a log event with its fields.
-        changed: told after each change, so that Envoy learns of it.
         clock: monotonic seconds.
     """
 
@@ -88,7 +84,6 @@ class Sleeping:
         headers: Callable[[str], Mapping[str, str]],
         called: Callable[[str], None],
         say: Callable[..., None],
-        changed: Callable[[], None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._registry = parts.registry
@@ -101,10 +96,9 @@ class Sleeping:
         self._headers = headers
         self._called = called
         self._say = say
-        self._changed = changed
         self._clock = clock
         self._calls: dict[int, _Call] = {}
-        self._some_sleep = asyncio.Event()
+        self._some_wait = asyncio.Event()
         self.configure(config)
 
     def configure(self, config: Config) -> None:
@@ -130,30 +124,32 @@ class Sleeping:
         known = self._registry.snapshot.by_address.get(endpoint.address)
         if known is None or known.generation != endpoint.generation:
             return
-        now = self._clock()
+        now, sleep = self._clock(), self._sleepers.of(known.slot)
         if asleep:
             self._fall_asleep(known, level, witness, now)
-        elif self._sleepers.awake(known, witness):
+        elif sleep is not None and self._sleepers.awake(known, witness):
             self._health.woke(known, now)
-            self._woke(known, now, witness)
+            self._woke(sleep, now, witness)
 
     def tick(self, now: float) -> None:
         """Let words grow old."""
-        for endpoint in self._sleepers.expire(now):
-            self._health.woke(endpoint, now, says_so=False)
-            self._woke(endpoint, now, None)
+        for sleep in self._sleepers.expire(now):
+            self._health.woke(sleep.endpoint, now, says_so=False)
+            self._woke(sleep, now, None)
+
+    def look(self) -> None:
+        """Have somebody woken, if any sleep, for those who still wait; to be called now and then while any do."""
+        if self._sleepers.slots:
+            self._some_wait.set()
 
     async def run(self) -> None:
         """Wake whom requests wait for, until cancelled."""
         session = open_session()
         try:
             while True:
-                await self._some_sleep.wait()
-                await asyncio.sleep(LOOK_S)
-                if not self._sleepers.slots:
-                    self._some_sleep.clear()
-                elif len(self._admission):
-                    self._look(session)
+                await self._some_wait.wait()
+                self._some_wait.clear()
+                self._wake_some(session)
         finally:
             tasks = [call.task for call in self._calls.values() if call.task is not None]
             for task in tasks:
@@ -166,13 +162,10 @@ class Sleeping:
         if not self._sleepers.asleep(endpoint, level, witness, now):
             return
         sleep = self._sleepers.of(endpoint.slot)
-        if sleep is not None and not sleep.keeps_cache:
-            self._index.clear(endpoint.slot)
-            self._token_hits.resident.cleared(endpoint.slot)
-            self._token_hits.remove(endpoint.slot)
+        if sleep is not None and sleep.keeps_cache is False:
+            self._forget_cache(endpoint)
         if was_asleep:
             return
-        self._some_sleep.set()
         self._health.slept(endpoint)
         self._say(
             Event.ENDPOINT_SLEEPS,
@@ -181,16 +174,22 @@ class Sleeping:
             level=level.value,
             evidence=witness.value,
         )
-        self._changed()
 
-    def _woke(self, endpoint: Endpoint, now: float, witness: Witness | None) -> None:
+    def _woke(self, sleep: Sleep, now: float, witness: Witness | None) -> None:
+        endpoint = sleep.endpoint
+        if sleep.keeps_cache is None:  # most who sleep have given it up
+            self._forget_cache(endpoint)
         evidence = "nothing is heard of its sleep any more" if witness is None else witness.value
         self._say(Event.ENDPOINT_WAKES, endpoint=endpoint.address, pool=endpoint.pool, evidence=evidence)
-        self._changed()
         if len(self._admission):
             self._admission.dispatch(now)
 
-    def _look(self, session: aiohttp.ClientSession) -> None:
+    def _forget_cache(self, endpoint: Endpoint) -> None:
+        self._index.clear(endpoint.slot)
+        self._token_hits.resident.cleared(endpoint.slot)
+        self._token_hits.remove(endpoint.slot)
+
+    def _wake_some(self, session: aiohttp.ClientSession) -> None:
         now = self._clock()
         for generation in [key for key, call in self._calls.items() if call.is_over(now)]:
             del self._calls[generation]

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import msgspec
 
-from ext_proc.bootstrap.binary import find_envoy, validate
+from ext_proc.bootstrap.binary import find_envoy, validate, version
 from ext_proc.bootstrap.names import ENDPOINTS
 from ext_proc.bootstrap.options import PROFILES, EnvoyOptions
-from ext_proc.bootstrap.versions import BUILDS
+from ext_proc.bootstrap.versions import BUILDS, NEWEST, OLDEST
 from ext_proc.core.errors import ConfigError
 
 _DEFAULTS = EnvoyOptions()
@@ -179,6 +179,7 @@ def check(options: EnvoyOptions, binary: Path) -> None:
     """
     from ext_proc.bootstrap.document import to_yaml  # noqa: PLC0415  as above
 
+    minor = ".".join(version(binary).split(".")[:2])
     named = (options.tls_ca, options.tls_client, options.tls_secrets)
     if not all(path is None or Path(path).exists() for path in named):
         options = msgspec.structs.replace(options, tls_ca=None, tls_client=None, tls_secrets=None, tls_unverified=True)
@@ -187,7 +188,15 @@ def check(options: EnvoyOptions, binary: Path) -> None:
             stand_in = Path(folder, "eds.json")
             stand_in.write_text(json.dumps(EMPTY_POOL), encoding="utf-8")
             options = msgspec.structs.replace(options, endpoints_file=str(stand_in))
-        validate(to_yaml(options), binary)
+        try:
+            validate(to_yaml(options), binary)
+        except ConfigError as error:
+            if minor == options.envoy_version:
+                raise
+            known = (
+                f"render for it with --envoy-version {minor}" if minor in BUILDS else f"{OLDEST} to {NEWEST} are known"
+            )
+            raise ConfigError(f"{error}; this Envoy is {minor}: {known}") from error
 
 
 def _options(arguments: argparse.Namespace) -> EnvoyOptions:

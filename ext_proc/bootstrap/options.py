@@ -37,6 +37,14 @@ REPEATABLE = ("/v1/embeddings", "/v1/rerank", "/rerank", "/v1/score", "/score", 
 
 _REPEATABLE = frozenset({Operation.EMBEDDING, Operation.SCORE, Operation.COUNT_TOKENS, Operation.LOOKUP})
 
+NUMBERS: Final[Mapping[str, tuple[float, float]]] = {
+    "message_timeout": (0.001, 3600.0),
+    "max_message_timeout": (0.0, 86_400.0),
+    "body_limit": (1, 1024 * MIB),
+    "retries": (0, 100),
+}
+"""Least and most of what is counted."""
+
 _LABELS = (("tenant_header", "tenant"), ("priority_header", "priority"))
 
 
@@ -147,6 +155,8 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def __post_init__(self) -> None:
         """Refuse what Envoy could not run with; raises ConfigError."""
         self._require_known()
+        for name, (least, most) in NUMBERS.items():
+            require_number(getattr(self, name), least, most, name)
         if self.first_token and self.profile == "duplex":
             raise ConfigError("the profile duplex shows whole answers anyhow; leave it out", path="first_token")
         if not self.processors:
@@ -201,6 +211,12 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             )
         if self.failure_mode not in {"open", "closed"}:
             raise ConfigError(f"`open` or `closed` expected, not {self.failure_mode!r}", path="failure_mode")
+
+
+def require_number(value: float | None, least: float, most: float, path: str) -> None:
+    """Refuse what Envoy could not count with; raises ConfigError. None is no number, and nobody's mistake."""
+    if value is not None and not least <= value <= most:
+        raise ConfigError(f"{value:g} is not between {least:g} and {most:.15g}", path=path)
 
 
 def _require_repeatable(path: str) -> None:

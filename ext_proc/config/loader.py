@@ -112,7 +112,12 @@ def _config_problems(config: Config) -> Iterator[Problem]:
     if not re.fullmatch(r"[A-Za-z_]\w*", config.scrape.token_env or "_", re.ASCII):
         # The text is not quoted, since it may be the token itself.
         yield Problem(("scrape", "token_env"), "not the name of an environment variable; the token must not stand here")
-    for section, problem in (("admin", config.admin.problem()), ("tenants", config.tenants.problem())):
+    sections = (
+        ("admin", config.admin.problem()),
+        ("tenants", config.tenants.problem()),
+        ("gateway", config.gateway.problem(config.tenants.priority_header)),
+    )
+    for section, problem in sections:
         if problem is not None:
             yield Problem((section, problem[0]), problem[1])
     for index, text in enumerate(config.explain.networks):

@@ -49,6 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     way.add_argument("--tls", action="store_true", help="speak TLS")
     add("--ca", type=Path, metavar="FILE", help="with --tls: trust certificates signed by these (PEM)")
     add("--insecure", action="store_true", help="with --tls: trust whatever certificate the target offers")
+    add("--client", type=Path, metavar="FOLDER", help="with --tls: prove yourself by tls.crt and tls.key in it")
     add("--server-name", default="", metavar="NAME", help="with --tls: name that the certificate must have")
     add("--health", metavar="TARGET", help="where health checks are served, if elsewhere")
     add("--health-plaintext", action="store_true", help="with --tls and --health: speak plaintext there")
@@ -103,6 +104,10 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
 
     if not arguments.target:
         raise Unusable("no TARGET is given: host:port or unix:/path of a picker's gRPC server")
+    if not _is_target(arguments.target) or not _is_target(arguments.health or arguments.target):
+        raise Unusable("a TARGET is host:port or unix:/path, as in 127.0.0.1:9002")
+    if arguments.junit is not None and not arguments.junit.parent.is_dir():
+        raise Unusable(f"--junit {arguments.junit}: there is no such folder")
     modes = [Mode(mode) for mode in arguments.mode or ()] if "all" not in (arguments.mode or ()) else []
     checks = chosen(arguments.only, modes or ALL)
     if not checks:
@@ -119,6 +124,11 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
             settings = dataclasses.replace(settings, endpoints=found)
         with report.progress(sys.stderr) as begins:
             return await run_all(target, settings, checks, begins)
+
+
+def _is_target(text: str) -> bool:
+    host, _, port = text.rpartition(":")
+    return text.startswith("unix:/") or bool(host and port.isdecimal())
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:
@@ -159,14 +169,23 @@ def _health_address(arguments: argparse.Namespace, address: Address) -> Address:
 def _address(arguments: argparse.Namespace, where: str) -> Address:
     from ext_proc.conformance.target import Address  # noqa: PLC0415  as above
 
-    if not arguments.tls and (arguments.ca or arguments.insecure or arguments.server_name):
-        raise Unusable("--ca, --insecure and --server-name go with --tls")
+    if not arguments.tls and (arguments.ca or arguments.insecure or arguments.client or arguments.server_name):
+        raise Unusable("--ca, --insecure, --client and --server-name go with --tls")
     if arguments.insecure and where.startswith("unix:"):
         raise Unusable("--insecure cannot be used with a Unix socket; give its certificate by --ca")
+    folder = arguments.client
     return Address(
         where=where,
         tls=arguments.tls,
-        authority=arguments.ca.read_bytes() if arguments.ca else None,
+        authority=_read(arguments.ca, "--ca") if arguments.ca else None,
+        own=None if folder is None else (_read(folder / "tls.key", "--client"), _read(folder / "tls.crt", "--client")),
         insecure=arguments.insecure,
         server_name=arguments.server_name,
     )
+
+
+def _read(path: Path, option: str) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise Unusable(f"{option} {path}: {error.strerror}") from None

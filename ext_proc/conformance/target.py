@@ -35,6 +35,7 @@ class Address:
         where: `host:port` or `unix:/path`.
         tls: whether it speaks TLS.
         authority: certificates that may have signed the server's, PEM; None takes those of the system.
+        own: key and certificate of ours, PEM, for a server that asks for one (mutual TLS).
         insecure: whether the server's own certificate is trusted as it is.
         server_name: name that the certificate must have, where that is not the host.
     """
@@ -42,6 +43,7 @@ class Address:
     where: str
     tls: bool = False
     authority: bytes | None = None
+    own: tuple[bytes, bytes] | None = None
     insecure: bool = False
     server_name: str = ""
 
@@ -60,7 +62,9 @@ class Address:
             name = name or found
         if name:
             options = (*options, ("grpc.ssl_target_name_override", name))
-        return grpc.aio.secure_channel(self.where, grpc.ssl_channel_credentials(authority), options=options)
+        return grpc.aio.secure_channel(
+            self.where, grpc.ssl_channel_credentials(authority, *(self.own or ())), options=options
+        )
 
     async def _offered(self) -> tuple[bytes, str]:
         """Fetch the certificate that the server offers, to trust just that one."""
@@ -87,6 +91,21 @@ def _offered(where: tuple[str, int]) -> tuple[bytes, str]:
     subject = [pair for parts in certificate.get("subject", ()) for pair in parts if pair[0] == "commonName"]
     names = [*certificate.get("subjectAltName", ()), *subject]
     return text.encode(), next((str(name) for _, name in names), "")
+
+
+def _knock(where: str) -> None:
+    """Open a connection and close it.
+
+    Raises:
+        OSError: nobody takes it.
+        ValueError: there is no port in the address.
+    """
+    if where.startswith("unix:"):
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(where.removeprefix("unix:"))
+        return
+    host, _, port = where.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 class Target:
@@ -124,7 +143,22 @@ class Target:
                 await self._channels[self._address].channel_ready()
         except TimeoutError:
             way = "TLS" if self._address.tls else "plaintext"
-            raise Unreachable(f"no connection to {self._address.where} ({way}) in {self._patience_s:g} s") from None
+            raise Unreachable(
+                f"no connection to {self._address.where} ({way}) in {self._patience_s:g} s; {await self._advice()}"
+            ) from None
+
+    async def _advice(self) -> str:
+        """Say why there is no connection, as far as a plain one can tell."""
+        try:
+            await asyncio.to_thread(_knock, self._address.where)
+        except (OSError, ValueError) as error:
+            return f"nobody listens there: {error}"
+        if not self._address.tls:
+            return "somebody listens there: if it is gRPC with TLS, add --tls"
+        return (
+            "somebody listens there: if its certificate is not trusted, add --ca FILE or --insecure, and if it"
+            " asks for one of yours, --client FOLDER"
+        )
 
     def stream(self) -> Stream:
         """Begin an ext_proc stream."""

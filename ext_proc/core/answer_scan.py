@@ -210,9 +210,12 @@ class AnswerScan:
                 at = _place(text, start)
                 continue
             end = _end_of_object(text, start)
-            if end < 0:
-                return _tail(text, at)
-            self._note(text[start:end])
+            if end >= 0:
+                self._note(text[start:end])
+            elif len(text) - at < _LONGEST_USAGE:
+                return text[at:]
+            else:  # no usage is that long, and what stands in it is none of the answer's
+                end = start + _LONGEST_USAGE
             at = _place(text, end)
         return text[-_SEAM:]
 

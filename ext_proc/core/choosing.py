@@ -80,13 +80,13 @@ def cheapest(costs: list[float], best: int, fallbacks: int) -> list[int]:
 
     Requests that share a tie then do not share their fallbacks.
     """
-    left = costs[best:] + costs[:best]
+    count, left = len(costs), costs[best:] + costs[:best]
     left[0] = inf
     chosen = [best]
-    for _ in range(min(fallbacks, len(costs) - 1)):
+    while len(chosen) <= fallbacks and len(chosen) < count:
         following = left.index(min(left))
         left[following] = inf
-        chosen.append((best + following) % len(costs))
+        chosen.append((best + following) % count)
     return chosen
 
 

@@ -23,7 +23,7 @@ import msgspec
 
 from ext_proc.core.duplex_answer import DuplexAnswer
 from ext_proc.core.duplex_messages import OF_RESPONSE, DuplexAction, DuplexEvent, ResponseHeaders, pieces
-from ext_proc.core.exchange import Exchange, State
+from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_messages import (
     Abort,
     Action,
@@ -39,6 +39,7 @@ from ext_proc.core.exchange_messages import (
     Wait,
     WaitForTurn,
 )
+from ext_proc.core.exchange_states import State
 from ext_proc.core.renaming import Renaming
 from ext_proc.core.token_hits import TokenPrompt
 

@@ -11,7 +11,6 @@ from ext_proc.core.duplex_messages import ResponseHeaders
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
-from ext_proc.core.prompts.encodings import PLAIN
 from ext_proc.core.status_endings import ending_of_failure, ending_of_status
 
 TOUCH_S: Final = 5.0
@@ -21,7 +20,6 @@ _CLIENT_ERROR: Final = int(HTTPStatus.BAD_REQUEST)
 _SERVER_ERROR: Final = int(HTTPStatus.INTERNAL_SERVER_ERROR)
 """Where these begin; members of `HTTPStatus` are slow to get at."""
 
-_JSON = re.compile(r"application/(?:[\w.-]+\+)?json")
 _NO_CONNECTION = re.compile(rb"(?:remote|local) connection failure|connection timeout")
 _OWN_WORDS: Final = (
     (b"upstream connect error or disconnect/reset before headers", Ending.RESET),
@@ -83,9 +81,8 @@ class DuplexAnswer:
         self._headers = headers
         self._served = headers.served
         self._first_byte = now - self._decision.decided_at
-        kind = headers.content_type
-        events = kind.startswith("text/event-stream")
-        if headers.content_encoding in PLAIN and (events or _JSON.match(kind)):
+        events = headers.is_stream
+        if headers.is_json:
             wants_id = self._decision.request.operation is Operation.RESPONSE
             self._scan = AnswerScan(events=events, wants_id=wants_id)
         succeeds = headers.status < _CLIENT_ERROR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Final, TypeAlias
 
@@ -42,8 +43,12 @@ class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_json(self) -> bool:
         """Whether the body is JSON, or events with JSON in them, and can be read as it passes."""
-        kinds = ("application/json", "text/event-stream")
-        return self.content_encoding in PLAIN and self.content_type.startswith(kinds)
+        return self.content_encoding in PLAIN and _JSON.match(self.content_type) is not None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the body is a stream of events."""
+        return _EVENTS.match(self.content_type) is not None
 
 
 class Pass(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +58,10 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
     body: bytes | memoryview
     end_of_stream: bool = False
 
+
+_EVENTS: Final = re.compile(r"text/event-stream", re.IGNORECASE)
+_JSON: Final = re.compile(r"text/event-stream|application/(?:[\w.-]+\+)?json", re.IGNORECASE)
+"""How media types begin, which are written in letters of any size."""
 
 DuplexEvent: TypeAlias = RequestHeaders | ResponseHeaders | Message
 DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait | WaitForTurn

@@ -8,9 +8,8 @@ the table `Exchange._moves`; what it lacks is a breach of protocol, answered wit
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -30,9 +29,10 @@ from ext_proc.core.exchange_messages import (
     Wait,
     WaitForTurn,
 )
-from ext_proc.core.exchange_policy import ExchangePolicy
+from ext_proc.core.exchange_policy import ExchangePolicy, Shared
+from ext_proc.core.exchange_states import State, left_with
 from ext_proc.core.feedback import Feedback
-from ext_proc.core.first_token import Piece, has_first_token, read_piece
+from ext_proc.core.first_token import Piece, read_piece
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import Api, Decision, Ending, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
@@ -47,31 +47,13 @@ from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
 GO_DUPLEX = GoDuplex()
+NO_GRPC = Abort(
+    "mode_grpc",
+    "kvpicker does not serve body mode GRPC; set request_body_mode BUFFERED_PARTIAL and response_body_mode NONE",
+)
 
 _WHOLE_BODY_MODES = frozenset({BodyMode.BUFFERED, BodyMode.BUFFERED_PARTIAL})
 _MODES_APART = frozenset({BodyMode.FULL_DUPLEX_STREAMED, BodyMode.GRPC})
-
-
-class State(enum.IntEnum):
-    """Where an exchange stands."""
-
-    OPEN = enum.auto()
-    AWAIT_BODY = enum.auto()
-    AWAIT_PROMPT = enum.auto()
-    AWAIT_TURN = enum.auto()
-    AWAIT_TOKEN = enum.auto()
-    PASSING = enum.auto()
-    OBSERVING = enum.auto()
-    FINISHED = enum.auto()
-
-
-class Shared(NamedTuple):
-    """What a duplex exchange needs of the exchange that decides for it."""
-
-    feedback: Feedback
-    observer: Observer
-    policy: ExchangePolicy
-    clock: Callable[[], float]
 
 
 class Exchange:
@@ -314,17 +296,8 @@ class Exchange:
         return self._pick(Kind.REQUEST_HEADERS, request)
 
     def _finish(self, kind: Kind, decision: Decision | None) -> Continue:
-        head = self._head
-        shown = kind is Kind.REQUEST_BODY and head is not None and head.response_mode is BodyMode.STREAMED
-        if shown and decision is not None and has_first_token(decision.request):
-            self.state = State.AWAIT_TOKEN
-            return Continue(kind, decision)
-        streamed = head is not None and head.request_mode is BodyMode.STREAMED
-        # Envoy 1.40 waits for an answer to each streamed piece; in all other modes it goes on alone.
-        self.state = State.PASSING if streamed else State.FINISHED
-        clean = head is not None and head.spoofed and decision is None
-        skip = kind is Kind.REQUEST_HEADERS and not streamed and head is not None and not head.end_of_stream
-        return Continue(kind, decision, not streamed, clean, skip)
+        self.state, action = left_with(self._head, kind, decision)
+        return action
 
     def _told(self, action: Continue | Refuse, made: Decision | Rejection) -> Action:
         return tell(self._policy, action, made, self._head.asker if self._head is not None else "")
@@ -355,12 +328,8 @@ class Exchange:
         if BodyMode.GRPC not in modes:
             return GO_DUPLEX
         self.state = State.FINISHED
-        self._observer.failed("mode_grpc")
-        return Abort(
-            "mode_grpc",
-            "kvpicker does not serve body mode GRPC; set request_body_mode BUFFERED_PARTIAL"
-            " and response_body_mode NONE",
-        )
+        self._observer.failed(NO_GRPC.reason)
+        return NO_GRPC
 
     def _go_on(self, event: Message) -> Action:
         return Continue(event.kind)

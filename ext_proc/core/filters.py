@@ -68,6 +68,7 @@ class Filters:
 
     def __init__(self, gates: Sequence[Gate]) -> None:
         self._gates = tuple(gates)
+        self._admits = tuple([gate.admit for gate in gates])
         self._snapshot: Snapshot | None = None
         self._unfiltered: dict[int, tuple[FilterReport, ...]] = {}
 
@@ -95,15 +96,15 @@ class Filters:
         if subset is not None:
             before, left = len(left), [endpoint for endpoint in left if endpoint.address in subset]
             reports = (*(reports or ()), FilterReport("subset", before, len(left), left))
-        for place, gate in enumerate(self._gates):
+        for place, admit in enumerate(self._admits):
             if not left:
                 break
-            admitted = gate.admit(left, request, now, generator)
+            admitted = admit(left, request, now, generator)
             if reports is None:
                 if admitted is left:
                     continue
                 reports = self._of_all(snapshot, left)[: place + 1]
-            reports = (*reports, FilterReport(gate.name, len(left), len(admitted), admitted))
+            reports = (*reports, FilterReport(self._gates[place].name, len(left), len(admitted), admitted))
             left = admitted
         return self._of_all(snapshot, left) if reports is None else reports
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import struct
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Protocol
 
@@ -23,6 +23,9 @@ BYTES_PER_TOKEN = 4
 
 
 _LONGEST_KEPT = 200
+_PIECE = 16
+_TABLED = 1024
+"""Blocks whose places are looked up, not computed."""
 
 
 class BlockSizes(msgspec.Struct, frozen=True):
@@ -48,20 +51,42 @@ class Hasher(Protocol):
 
 
 class PromptHasher:
-    """Cuts prompts into blocks and chains their hashes with xxh3_64, each seeded with the one before."""
+    """Cuts prompts into blocks and chains their hashes with xxh3_64, each seeded with the one before.
 
-    def __init__(self, sizes: BlockSizes | None = None) -> None:
+    What several prompts begin with, be it a system prompt or the turns of a conversation, is cut only once: the hashes
+    of a piece of 16 blocks are kept by the hash of the whole piece, which is seeded in the same way. A prompt adds one
+    piece at most, the first that was not known, so what is never repeated costs little.
+
+    Args:
+        sizes: how blocks grow along a prompt.
+        kept: pieces in one of the two generations that are kept; in the older one are those not used for longest.
+    """
+
+    def __init__(self, sizes: BlockSizes | None = None, *, kept: int = 2048) -> None:
         self._sizes = sizes = sizes or BlockSizes()
-        self._last = sizes.last
-        self._ends: list[int] = []
+        self._last = last = sizes.last
+        ends = [0]
         for size, end in sizes.steps:
-            self._ends += range((self._ends or [0])[-1] + size, end + 1, size)
-        self._splits = [_splitter(self._ends[:blocks]) for blocks in range(len(self._ends) + 1)]
-        self._tokens: list[int] = [end // BYTES_PER_TOKEN for end in (0, *self._ends)]
+            ends += range(ends[-1] + size, end + 1, size)
+        self._growing = len(ends) - 1
+        ends += range(ends[-1] + last, ends[-1] + last * (_TABLED - self._growing) + 1, last)
+        self._ends = ends[1:]
+        self._tokens = [end // BYTES_PER_TOKEN for end in ends]
+        self._pieces = list(pairwise(ends[::_PIECE]))
+        self._cut = functools.lru_cache(_TABLED)(self._cutter)
+        self._split = struct.Struct(f"{last}s").iter_unpack
+        self._kept = kept
+        self._young: dict[BlockHash, list[BlockHash]] = {}
+        self._old: dict[BlockHash, list[BlockHash]] = {}
 
     def __reduce__(self) -> tuple[type[PromptHasher], tuple[BlockSizes]]:
         """Copy by making another one: what cuts prompts is no plain data."""
         return PromptHasher, (self._sizes,)
+
+    @property
+    def pieces(self) -> int:
+        """How many pieces of prompts are kept."""
+        return len(self._young) + len(self._old)
 
     def chain(self, request: InferenceRequest, model: str | None = None) -> list[BlockHash]:
         """Return the hashes of the whole blocks of the request's prompt; a rest shorter than a block is left out.
@@ -70,40 +95,83 @@ class PromptHasher:
             request: its prompt and namespace are hashed.
             model: the model in whose cache the prompt would lie, where the request does not say.
         """
-        prompt = request.prompt
+        prompt, digest = request.prompt, xxh3_64_intdigest
         model = request.model or model or ""
         # Names come from strangers: only short ones are worth keeping.
-        known = len(model) <= _LONGEST_KEPT and not request.namespace
-        seed = _model_seed(model) if known else _seed((model, *request.namespace))
-        digest = xxh3_64_intdigest
-        length, last, known_end = len(prompt), self._last, self._ends[-1]
-        split = self._splits[bisect_right(self._ends, length)]
-        hashes = [seed := digest(block, seed) for block in split(prompt)]
-        if length >= known_end + last:
-            ends = range(known_end + last, length + 1, last)
-            hashes += [seed := digest(prompt[end - last : end], seed) for end in ends]
-        return hashes
+        is_short = len(model) <= _LONGEST_KEPT and not request.namespace
+        seed = _model_seed(model) if is_short else _seed((model, *request.namespace))
+        blocks, growing = bisect_right(self._ends, len(prompt)), self._growing
+        if blocks < _PIECE:
+            return [seed := digest(block, seed) for block in self._cut(0, blocks)(prompt)]
+        known, unknown = self._recall(prompt, blocks // _PIECE, seed)
+        first = len(known)
+        if first == blocks:
+            return known
+        seed, hashes = known[-1] if known else seed, []
+        if first < growing:
+            cut = self._cut(first, min(growing, blocks))
+            hashes = [seed := digest(block, seed) for block in cut(prompt, self.end(first))]
+        if blocks > growing:
+            alike = self._alike(prompt, max(first, growing))
+            hashes += [seed := digest(block, seed) for (block,) in alike]
+        if unknown is not None:
+            self._keep(unknown, hashes[:_PIECE])
+        return known + hashes if known else hashes
+
+    def _recall(self, prompt: bytes, pieces: int, seed: BlockHash) -> tuple[list[BlockHash], BlockHash | None]:
+        """Return the hashes of a prompt's blocks as far as pieces are known, and that of the first piece that is not.
+
+        Args:
+            prompt: the prompt.
+            pieces: how many it has.
+            seed: what its chain begins with.
+        """
+        digest, view = xxh3_64_intdigest, memoryview(prompt)
+        hashes: list[BlockHash] = []
+        for start, end in self._pieces[:pieces]:
+            piece = digest(view[start:end], seed)
+            known = self._young.get(piece)
+            if known is None:
+                known = self._old.get(piece)
+                if known is None:
+                    return hashes, piece
+                self._keep(piece, known)
+            hashes += known
+            seed = known[-1]
+        return hashes, None
+
+    def _keep(self, piece: BlockHash, hashes: list[BlockHash]) -> None:
+        """Keep the hashes of a piece, for now."""
+        if len(self._young) >= self._kept:
+            self._old, self._young = self._young, {}
+        self._young[piece] = hashes
+
+    def _alike(self, prompt: bytes, first: int) -> Iterator[tuple[bytes]]:
+        """Cut a prompt from a block on from which all have the same size."""
+        start = self.end(first)
+        end = len(prompt) - (len(prompt) - start) % self._last
+        return self._split(memoryview(prompt)[start:end])
 
     def end(self, blocks: int) -> int:
         """Return how many bytes of a prompt the first `blocks` blocks cover."""
         if blocks <= 0:
             return 0
-        known = len(self._ends)
-        if blocks <= known:
+        tabled = len(self._ends)
+        if blocks <= tabled:
             return self._ends[blocks - 1]
-        return self._ends[-1] + (blocks - known) * self._last
+        return self._ends[-1] + (blocks - tabled) * self._last
 
     def tokens(self, blocks: int) -> int:
         """Return the estimated tokens of the first `blocks` blocks of a prompt."""
-        known = self._tokens
-        return known[blocks] if blocks < len(known) else self.end(blocks) // BYTES_PER_TOKEN
+        tabled = self._tokens
+        return tabled[blocks] if blocks < len(tabled) else self.end(blocks) // BYTES_PER_TOKEN
 
-
-def _splitter(ends: Sequence[int]) -> Callable[[bytes], tuple[bytes, ...]]:
-    """Make what cuts the beginning of a prompt at these places, in half the time that slicing takes."""
-    layout = "".join(f"{end - start}s" for start, end in pairwise((0, *ends)))
-    split: Callable[[bytes], tuple[bytes, ...]] = struct.Struct(layout).unpack_from
-    return split
+    def _cutter(self, first: int, last: int) -> Callable[..., tuple[bytes, ...]]:
+        """Make what cuts a prompt into blocks as long as they grow, in half the time that slicing takes."""
+        ends = (0, *self._ends[:last])[first:]
+        layout = "".join(f"{end - start}s" for start, end in pairwise(ends))
+        cut: Callable[..., tuple[bytes, ...]] = struct.Struct(layout).unpack_from
+        return cut
 
 
 @functools.lru_cache(maxsize=1024)

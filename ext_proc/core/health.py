@@ -237,10 +237,9 @@ class HealthMonitor:
             if answered:
                 return
             record = self._book.record(endpoint)
-        if answered:
-            record.evidence.silent_since = None
-        elif record.evidence.silent_since is None:
-            record.evidence.silent_since = now
+        is_news = not answered and record.evidence.silent_since is None
+        self._book.hear(record, now, answered=answered)
+        if is_news:
             self.doubts(endpoint)
         self._book.weigh(record, now)
 

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from math import inf
 
 from ext_proc.core.health_gate import HealthGate
-from ext_proc.core.health_records import HealthRecord, Members, allowed
+from ext_proc.core.health_records import HealthRecord, Marks, Members, allowed
 from ext_proc.core.health_states import OUT, SERVING, HealthPolicy, HealthState, HealthStatus
 from ext_proc.core.model import Endpoint
 from ext_proc.core.observer import Observer
@@ -43,6 +43,8 @@ class HealthBook:
         self.gate = HealthGate(self.special)
         self.absent: Callable[[], AbstractSet[int]] = nobody
         self._observer = observer
+        self._out = Marks()
+        self._silent = Marks()
 
     def record(self, endpoint: Endpoint) -> HealthRecord:
         """Return the record of an endpoint, perhaps a new one."""
@@ -59,17 +61,29 @@ class HealthBook:
 
     def forget(self, slot: int) -> None:
         """Forget what is known of a slot, which stays."""
-        self.records.pop(slot, None)
+        record = self.records.pop(slot, None)
+        if record is not None:
+            self._out.put(record.endpoint, marked=False)
+            self._silent.put(record.endpoint, marked=False)
         if self.special.pop(slot, None) is not None:
             self.gate.forget()
 
     def sort(self, record: HealthRecord) -> None:
         """Show a record to the gate, or no longer."""
+        self._out.put(record.endpoint, marked=record.state in OUT)
         if record.is_special:
             self.special[record.endpoint.slot] = record
         else:
             self.special.pop(record.endpoint.slot, None)
         self.gate.forget()
+
+    def hear(self, record: HealthRecord, now: float, *, answered: bool) -> None:
+        """Note whether an endpoint's metrics can be read."""
+        if answered:
+            record.evidence.silent_since = None
+        elif record.evidence.silent_since is None:
+            record.evidence.silent_since = now
+        self._silent.put(record.endpoint, marked=not answered)
 
     def change(self, record: HealthRecord, state: HealthState, now: float, found: str, reason: str = "") -> None:
         """Put an endpoint into a state.
@@ -197,13 +211,12 @@ class HealthBook:
         absent = self.absent()
         if record.state in OUT or record.endpoint.slot in absent:
             return True
-        present, get = self.members.pools.get(record.endpoint.pool, frozenset[int]()) - absent, self.special.get
-        out = sum(other.state in OUT for slot in present if (other := get(slot)) is not None)
-        return out < allowed(len(present), self.policy.max_ejected)
+        pool = record.endpoint.pool
+        present = self.members.present(pool, absent)
+        return self._out.count(pool, absent) < allowed(present, self.policy.max_ejected)
 
     def _are_most_silent(self, record: HealthRecord) -> bool:
         """Tell whether the metrics of half of the pool cannot be read, which then says nothing of one endpoint."""
-        present = self.members.pools.get(record.endpoint.pool, frozenset[int]()) - self.absent()
-        get = self.records.get
-        silent = sum(other.evidence.silent_since is not None for slot in present if (other := get(slot)) is not None)
-        return 2 * silent >= len(present) > 1
+        absent, pool = self.absent(), record.endpoint.pool
+        present = self.members.present(pool, absent)
+        return 2 * self._silent.count(pool, absent) >= present > 1

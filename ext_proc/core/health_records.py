@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
 from math import floor, inf
 
 import msgspec
@@ -10,6 +11,8 @@ import msgspec
 from ext_proc.core.evidence import Evidence
 from ext_proc.core.health_states import SERVING, HealthPolicy, HealthState
 from ext_proc.core.model import Endpoint
+
+_NONE: frozenset[int] = frozenset()
 
 
 class HealthRecord(msgspec.Struct, eq=False):
@@ -129,9 +132,37 @@ class Members:
             if not self.pools[pool]:
                 del self.pools[pool]
 
+    def present(self, pool: str, absent: AbstractSet[int]) -> int:
+        """Count the members of a pool, without those that are absent."""
+        slots = self.pools.get(pool, _NONE)
+        return len(slots) - len(absent & slots)
+
     def peers(self, endpoint: Endpoint) -> int:
         """Count the members of an endpoint's pool, at least itself."""
         return max(len(self.pools.get(endpoint.pool, ())), 1)
+
+
+class Marks:
+    """Members of pools that have something in common, to be counted without a look at each."""
+
+    def __init__(self) -> None:
+        self._slots: dict[str, set[int]] = {}
+
+    def put(self, endpoint: Endpoint, *, marked: bool) -> None:
+        """Say whether an endpoint has it."""
+        if marked:
+            self._slots.setdefault(endpoint.pool, set()).add(endpoint.slot)
+            return
+        slots = self._slots.get(endpoint.pool)
+        if slots is not None:
+            slots.discard(endpoint.slot)
+            if not slots:
+                del self._slots[endpoint.pool]
+
+    def count(self, pool: str, absent: AbstractSet[int]) -> int:
+        """Return how many of a pool have it, without those that are absent."""
+        slots = self._slots.get(pool, _NONE)
+        return len(slots) - len(absent & slots)
 
 
 def allowed(present: int, share: float) -> int:

@@ -8,7 +8,7 @@ landing on one endpoint.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, repeat
 from math import inf
 
 import msgspec
@@ -145,8 +145,7 @@ class Ledger:
 
     def loads_of(self, slots: Sequence[int]) -> list[Load]:
         """Return what is in flight at each slot; not to be altered."""
-        get, idle = self._loads.get, self._idle
-        return [get(slot, idle) for slot in slots]
+        return list(map(self._loads.get, slots, repeat(self._idle)))
 
     def take(
         self,
@@ -168,10 +167,12 @@ class Ledger:
             now: monotonic seconds.
             counted: False for requests that cost an engine next to nothing.
         """
-        tokens = decision.request.prompt_tokens + int(output) if counted else 0
-        load, request = self.load(decision.chosen.slot), decision.request
-        tells = request.stream and request.operation in GENERATING
-        place = load.add(prefill, tokens, now, tells=tells) if counted else NO_PLACE
+        request, load = decision.request, self._loads.get(decision.endpoints[0].slot) or Load()
+        tokens, place = 0, NO_PLACE
+        if counted:
+            tokens = request.prompt_tokens + int(output)
+            tells = request.stream and request.operation in GENERATING
+            place = load.add(prefill, tokens, now, tells=tells)
         lease = Lease(decision, learnt, prefill, load, place, tokens, counted, now)
         self._leases[decision.id] = lease
         if learnt.held is not None:

@@ -187,8 +187,8 @@ class EndpointPicker:
         size = measured(request, expected, tokens)
         # From here on nobody needs the text: neither strategies nor what is kept until the outcome.
         request = msgspec.structs.replace(request, prompt=b"", prompt_tokens=size.tokens)
-        hits, exact = self._cached(depths, size, tokens, candidates.slots, now)
         deepest = max(depths)
+        hits, exact = self._cached(depths, deepest, size, tokens, candidates.slots, now)
         context = self._context(request, chain, deepest, hits, candidates, expected, now, generator)
         name, replaced, ranking = self._rank(request, candidates, context)
         in_flight = [load.in_flight for load in context.loads]
@@ -264,13 +264,21 @@ class EndpointPicker:
         return chain, self._index.depths(chain, candidates.slots) if chain else [0] * len(candidates)
 
     def _cached(
-        self, depths: list[int], size: PromptSize, tokens: TokenPrompt | None, slots: Sequence[int], now: float
+        self,
+        depths: list[int],
+        deepest: int,
+        size: PromptSize,
+        tokens: TokenPrompt | None,
+        slots: Sequence[int],
+        now: float,
     ) -> tuple[list[int], tuple[bool, ...]]:
         """Return the tokens that each candidate holds, and for which of them an engine's reports say so."""
         hits = depths
-        if any(depths):
-            covered = self._hasher.tokens
-            by_depth = {depth: min(size.tokens, int(covered(depth) * size.scale)) for depth in set(depths)}
+        if deepest:
+            by_depth, covered, most, scale = {}, self._hasher.tokens, size.tokens, size.scale
+            for depth in set(depths):
+                hit = int(covered(depth) * scale)
+                by_depth[depth] = min(most, hit)
             hits = [by_depth[depth] for depth in depths]
         if tokens is None or self.token_hits is None:
             return hits, ()

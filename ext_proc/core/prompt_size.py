@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from ext_proc.core.expectations import Expectation
 from ext_proc.core.model import InferenceRequest
@@ -10,7 +10,7 @@ from ext_proc.core.prompts.framing import TOKENS
 from ext_proc.core.token_hits import TokenPrompt
 
 
-class PromptSize(NamedTuple):
+class PromptSize(msgspec.Struct, frozen=True, gc=False):
     """The length of a prompt.
 
     Attributes:

@@ -58,9 +58,9 @@ class Sleep(msgspec.Struct, eq=False):
     heard: dict[Witness, float] = {}
 
     @property
-    def keeps_cache(self) -> bool:
-        """Whether what it held in its KV cache is still there when it wakes."""
-        return self.level is SleepLevel.PAUSED
+    def keeps_cache(self) -> bool | None:
+        """Whether what it held in its KV cache is still there when it wakes; None while nobody says how deep it is."""
+        return None if self.level is SleepLevel.UNKNOWN else self.level is SleepLevel.PAUSED
 
     @property
     def evidence(self) -> str:
@@ -125,7 +125,7 @@ class Sleepers:
             sleep = self._asleep[endpoint.slot] = Sleep(endpoint, now, level)
             self._rows.forget()
         elif level is not SleepLevel.UNKNOWN and level is not sleep.level:
-            is_news = sleep.keeps_cache
+            is_news = sleep.keeps_cache is not False
             sleep.level = level
         sleep.heard[witness] = now
         return is_news
@@ -146,16 +146,16 @@ class Sleepers:
         self.remove(endpoint.slot)
         return True
 
-    def expire(self, now: float) -> list[Endpoint]:
-        """Forget what nobody has repeated for too long, and return the endpoints that count as awake by that."""
+    def expire(self, now: float) -> list[Sleep]:
+        """Forget what nobody has repeated for too long, and return the sleeps that count as over by that."""
         if not self._asleep:
             return []
         for sleep in self._asleep.values():
             for witness in [witness for witness, at in sleep.heard.items() if now - at > self.stale]:
                 del sleep.heard[witness]
-        forgotten = [sleep.endpoint for sleep in self._asleep.values() if not sleep.heard]
-        for endpoint in forgotten:
-            self.remove(endpoint.slot)
+        forgotten = [sleep for sleep in self._asleep.values() if not sleep.heard]
+        for sleep in forgotten:
+            self.remove(sleep.endpoint.slot)
         return forgotten
 
     def remove(self, slot: int) -> None:

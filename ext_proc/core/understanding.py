@@ -8,6 +8,7 @@ from ext_proc.core.exchange_messages import Message, RequestHeaders
 from ext_proc.core.model import InferenceRequest
 from ext_proc.core.observer import Observer
 from ext_proc.core.prompts import Route, parse, parse_head
+from ext_proc.core.unknown_paths import BY_MODEL
 from ext_proc.core.wishes import UnwritableBodyError, Wishes
 
 
@@ -35,15 +36,21 @@ def by_body(
     request = parse(route, head.head, event.body, complete=event.end_of_stream, inspect_bytes=inspect_bytes)
     if head.wishes is None:
         return request, None
-    return head.wishes.applied(request), _rewritten(head.wishes, head, request.model, event, observer)
+    rewritten = _rewritten(head.wishes, route, head, request.model, event, observer)
+    return head.wishes.applied(request), rewritten
 
 
 def _rewritten(
-    wishes: Wishes, head: RequestHeaders, model: str | None, event: Message, observer: Observer
+    wishes: Wishes, route: Route, head: RequestHeaders, model: str | None, event: Message, observer: Observer
 ) -> Rewritten | None:
-    """Put the model that is wished for into the body; of one that is cut off only where we ourselves send its rest."""
+    """Put the model that is wished for into the body; of one that is cut off only where we ourselves send its rest.
+
+    No engine is to read of two models: a body whose model may stand behind the cut is left alone, and so is one that
+    names none on a path that is not known, where it may mean anything.
+    """
+    may_lack = event.end_of_stream and route is not BY_MODEL
     try:
-        made = wishes.rewritten(model, head.head.content_encoding, event.body)
+        made = wishes.rewritten(model, head.head.content_encoding, event.body, may_lack=may_lack)
         if made is None:
             return None
         if event.end_of_stream or head.anywhere:

@@ -22,7 +22,7 @@ _MILLISECONDS: Final = re.compile(r"[0-9]{1,9}(?:\.[0-9]{1,9})?")
 
 
 class UnwritableBodyError(Exception):
-    """The model in a body cannot be changed: it is compressed, or no JSON object."""
+    """The model in a body cannot be changed: it is compressed, no JSON object, or its model is not to be found."""
 
 
 class Wishes(msgspec.Struct, frozen=True, gc=False):
@@ -38,20 +38,21 @@ class Wishes(msgspec.Struct, frozen=True, gc=False):
     ttft: float | None = None
     tpot: float | None = None
 
-    def rewritten(self, model: str | None, encoding: str, body: bytes) -> bytes | None:
+    def rewritten(self, model: str | None, encoding: str, body: bytes, *, may_lack: bool = True) -> bytes | None:
         """Return the body with the model that is wished for; None if it is to go on as it is.
 
         Args:
             model: what the body names.
             encoding: its Content-Encoding.
             body: its bytes.
+            may_lack: whether a body that names none is given one.
 
         Raises:
             UnwritableBodyError: it names another model, and cannot be changed.
         """
         if not self.model or self.model == model:
             return None
-        made = with_model(body, self.model) if encoding.strip().lower() in PLAIN else None
+        made = with_model(body, self.model, may_lack=may_lack) if encoding.strip().lower() in PLAIN else None
         if made is None:
             raise UnwritableBodyError
         return made

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from ext_proc.config import Config, parse
+from ext_proc.core.addresses import listening
 from ext_proc.core.errors import ConfigError
 from ext_proc.epp.preset import (
     ALL_ADDRESSES,
@@ -92,7 +93,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="kvpicker's configuration file, which is watched; what it leaves out is as said here. The"
         " EndpointPickerConfig of another picker is ignored",
     )
-    add("--address", metavar="IP", default=ALL_ADDRESSES, help=f"address to listen on ({ALL_ADDRESSES}; or [::])")
+    add(
+        "--address",
+        metavar="IP",
+        default=ALL_ADDRESSES,
+        help=f"address to listen on ({ALL_ADDRESSES}; or [::])",
+    )
     add("--grpc-port", type=_port, metavar="PORT", help=f"port of ext_proc ({GRPC_PORT}); 0 takes a free one")
     add("--grpc-health-port", type=_port, metavar="PORT", help=f"port of health checks, not encrypted ({HEALTH_PORT})")
     add("--metrics-port", type=_port, metavar="PORT", help=f"port of metrics ({METRICS_PORT})")
@@ -168,6 +174,10 @@ def configured(
 
 
 def _flags(arguments: argparse.Namespace, namespace: str) -> Flags:
+    try:
+        listening(f"{arguments.address}:0")
+    except ValueError:
+        raise ConfigError(f"{arguments.address!r} is not an IP address; IPv6 in brackets", path="--address") from None
     secure = arguments.secure_serving
     if arguments.plaintext and (arguments.cert_path or arguments.client_ca or secure):
         raise ConfigError("this goes with no other flag of encryption; remove one", path="--plaintext")

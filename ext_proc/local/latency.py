@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
+from collections.abc import Callable
 from typing import Final
 
 import aiohttp
@@ -21,7 +22,13 @@ class LatencyError(KvpickerError):
     """A request of the measurement was not answered."""
 
 
-async def added_ms_p50(url: str, direct_url: str, pairs: int = PAIRS, warm_up: int = WARM_UP) -> float:
+async def added_ms_p50(
+    url: str,
+    direct_url: str,
+    pairs: int = PAIRS,
+    warm_up: int = WARM_UP,
+    clock: Callable[[], float] = time.perf_counter,
+) -> float:
     """Median latency through Envoy with kvpicker minus that through the same Envoy without it, in milliseconds.
 
     Args:
@@ -29,6 +36,7 @@ async def added_ms_p50(url: str, direct_url: str, pairs: int = PAIRS, warm_up: i
         direct_url: the way past it.
         pairs: how many requests are timed on each way; they alternate, so that both meet the same weather.
         warm_up: how many pairs are sent before.
+        clock: seconds.
 
     Raises:
         LatencyError: a request failed.
@@ -40,14 +48,15 @@ async def added_ms_p50(url: str, direct_url: str, pairs: int = PAIRS, warm_up: i
         for pair in range(warm_up + pairs):
             ways = (url, direct_url) if pair % 2 else (direct_url, url)
             for way in ways:
-                seconds = await _timed(session, f"{way}/v1/chat/completions", body)
+                began = clock()
+                await _ask(session, f"{way}/v1/chat/completions", body)
+                seconds = clock() - began
                 if pair >= warm_up:
                     timings[way].append(seconds)
     return (statistics.median(timings[url]) - statistics.median(timings[direct_url])) * 1e3
 
 
-async def _timed(session: aiohttp.ClientSession, url: str, body: bytes) -> float:
-    started = time.perf_counter()
+async def _ask(session: aiohttp.ClientSession, url: str, body: bytes) -> None:
     try:
         async with session.post(url, data=body, headers={"content-type": "application/json"}) as response:
             text = await response.text()
@@ -55,4 +64,3 @@ async def _timed(session: aiohttp.ClientSession, url: str, body: bytes) -> float
         raise LatencyError(f"{url}: {str(error) or type(error).__name__}") from error
     if not response.ok:
         raise LatencyError(f"{url} answered with status {response.status}: {text[:200]}")
-    return time.perf_counter() - started

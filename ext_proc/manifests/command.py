@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import shlex
 from typing import Final
 
@@ -40,6 +41,9 @@ _USED: Final[dict[Profile, frozenset[str]]] = {
 """Options that each profile heeds, beside those of the command itself."""
 
 _GENERAL: Final = frozenset({"profile", "output", "help"})
+_PLURALS: Final = {"processors": "--processor", "endpoints": "--endpoint"}
+"""Flags that are repeated, by what their values are called together."""
+
 _MANY: Final = {"target_port": "target_ports", "model": "models"}
 """Options that are repeated, and what they are called where they are many."""
 
@@ -78,6 +82,21 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print or write what the profile wants and return 0; raises ConfigError, with nothing written, if it cannot be."""
+    try:
+        return _run(arguments)
+    except ConfigError as error:
+        raise _spelt(error, arguments.options) from error
+
+
+def _spelt(error: ConfigError, parser: argparse.ArgumentParser) -> ConfigError:
+    """Name options in an error as they are given on the command line."""
+    flags = {action.dest: action.option_strings[0] for action in parser._actions if action.option_strings}  # noqa: SLF001  as above
+    flags |= _PLURALS
+    message = re.sub(r"`(\w+)`", lambda found: f"`{flags.get(found[1], found[1])}`", error.message)
+    return ConfigError(message, path=flags.get(error.path, error.path), where=error.where)
+
+
+def _run(arguments: argparse.Namespace) -> int:
     given = _given(arguments)
     profile = next((each for each in PROFILES if each == arguments.profile), None)
     if profile is None:

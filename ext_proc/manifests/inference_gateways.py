@@ -50,8 +50,9 @@ def _ai_route(options: ManifestOptions) -> Manifest:
     }
     return Manifest(
         "Requests for these models go to the engines; the gateway takes the model from the body. One InferencePool per"
-        " rule. No time limit: Envoy's 15 s would cut generations.",
-        body("aigateway.envoyproxy.io/v1alpha1", "AIGatewayRoute", options.gateway, options, spec),
+        " rule. No time limit: Envoy's 15 s would cut generations. Envoy AI Gateway before 0.6 knows the object as"
+        " v1alpha1.",
+        body("aigateway.envoyproxy.io/v1beta1", "AIGatewayRoute", options.gateway, options, spec),
     )
 
 

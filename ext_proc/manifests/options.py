@@ -7,6 +7,7 @@ from typing import Final, Literal, TypeAlias
 
 import msgspec
 
+from ext_proc.bootstrap.options import NUMBERS, require_number
 from ext_proc.core.errors import ConfigError
 
 Profile: TypeAlias = Literal["istio", "envoy-gateway", "envoy-ai-gateway", "kgateway"]
@@ -20,7 +21,6 @@ _PAIR = re.compile(r"([a-z0-9.-]{1,253}/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-
 _MAX_TARGET_PORTS = 8
 _MAX_PORT = 65535
 _MAX_REPLICAS = 9
-_MAX_TIMEOUT = 9_999
 _MAX_MODELS = 16
 
 
@@ -79,8 +79,8 @@ class ManifestOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
             raise ConfigError(f"{self.picker_port} is no port", path="picker_port")
         if not 1 <= self.replicas <= _MAX_REPLICAS:
             raise ConfigError(f"1 to {_MAX_REPLICAS} are possible, not {self.replicas}", path="replicas")
-        if not 0 < self.message_timeout <= _MAX_TIMEOUT:
-            raise ConfigError(f"{self.message_timeout} s is not between 0 and {_MAX_TIMEOUT}", path="message_timeout")
+        for name in ("message_timeout", "body_limit", "retries"):
+            require_number(getattr(self, name), *NUMBERS[name], name)
 
     def _check_engines(self) -> None:
         for pair in self.selector:

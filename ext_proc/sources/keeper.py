@@ -49,7 +49,7 @@ class EndpointKeeper:
         self._names = HostNames(resolver or SystemResolver(), self._names_changed, on_name)
         self._listed: dict[str, Sequence[EndpointSpec]] = {}
         self._configuring = False
-        self._eds_failed = False
+        self._eds_problem = ""
         self._pools: dict[str, PoolConfig] = {}
         self._files: dict[str, EndpointsFile] = {}
         self._supplied: dict[str, Sequence[EndpointSpec]] = {}
@@ -122,12 +122,13 @@ class EndpointKeeper:
         try:
             self._eds.write(self._registry.snapshot, self._offer)
         except ConfigError as error:
-            self._on_source("eds", error)
-            self._eds_failed = True
+            if str(error) != self._eds_problem:  # it is tried every second
+                self._eds_problem = str(error)
+                self._on_source("eds", error)
             return
-        if self._eds_failed:
+        if self._eds_problem:
             self._on_source("eds", None)
-            self._eds_failed = False
+            self._eds_problem = ""
 
     @property
     def names_degraded(self) -> bool:

@@ -10,8 +10,9 @@ from google.protobuf.message import DecodeError
 
 from ext_proc.core.duplex import DuplexExchange
 from ext_proc.core.duplex_messages import MOST_UNSEEN
-from ext_proc.core.exchange import Exchange, State
+from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_messages import Abort, Action, Continue, GoDuplex, Ignore, Refuse, Wait, WaitForTurn
+from ext_proc.core.exchange_states import State
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.observer import Observer
 from ext_proc.core.turn import Turn

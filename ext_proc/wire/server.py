@@ -10,6 +10,7 @@ from ext_proc.core.errors import ConfigError
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.wire.choice import another, choose
 from ext_proc.wire.health import Health
+from ext_proc.wire.obstacles import obstacle
 from ext_proc.wire.reflection import reflection_method
 from ext_proc.wire.tls import ServerTls
 from ext_proc.wire.transport import Method, Transport
@@ -123,7 +124,7 @@ def _listen(transport: Transport, address: str, field: str, tls: ServerTls | Non
     is_socket = address.startswith("unix:")
     port = transport.listen(address, None if tls is None or is_socket else tls.credentials())
     if not port:
-        raise ConfigError(f"cannot listen on {address}: is it in use?", path=field)
+        raise ConfigError(f"cannot listen on {address}: {obstacle(address)}", path=field)
     if is_socket:
         return address
     return f"{address.rpartition(':')[0]}:{port}"

@@ -44,7 +44,7 @@ class Wired:
         self.metrics = Metrics(frozenset)
         self.engine = engine
         core, keys = build_core(config(), NoObserver()), ApiKeys()
-        sleeping = Sleeping(config(), core, keys.headers, self.metrics.wake_called, _unsaid, lambda: None)
+        sleeping = Sleeping(config(), core, keys.headers, self.metrics.wake_called, _unsaid)
         self.probing = Probing(config(), self.fleet, lambda _: self.engine, self.metrics, keys, sleeping)
         self.one, *self.others = self.fleet.endpoints
 
@@ -170,7 +170,7 @@ def test_a_changed_configuration_counts() -> None:
 def test_no_word_of_a_sleep_grows_old_while_this_process_stands_still() -> None:
     """Frozen for a minute it has heard of nobody, and takes no sleeper for awake before each could be heard again."""
     core, metrics, keys = build_core(config(), NoObserver()), Metrics(frozenset), ApiKeys()
-    sleeping = Sleeping(config(), core, keys.headers, metrics.wake_called, _unsaid, lambda: None)
+    sleeping = Sleeping(config(), core, keys.headers, metrics.wake_called, _unsaid)
     probing = Probing(config(), core, lambda _: "vllm", metrics, keys, sleeping)
     core.follow(core.registry.replace("p", [EndpointSpec(address="10.0.0.1:80")]))
     one = core.registry.snapshot.endpoints[0]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import msgspec
 import pytest
 
+from ext_proc import admitting
 from ext_proc.assembly import build_core
 from ext_proc.config import Config, parse
 from ext_proc.core.errors import Asleep
@@ -22,7 +22,7 @@ from ext_proc.core.observer import NoObserver
 from ext_proc.core.picker import Rejection
 from ext_proc.core.pool import EndpointSpec
 from ext_proc.core.signals import EngineSignals
-from ext_proc.core.sleepers import SleepLevel, Witness
+from ext_proc.core.sleepers import Sleepers, SleepLevel, Witness
 from ext_proc.core.turn import Turn
 from ext_proc.ops.events import Event
 from ext_proc.sleeping import Sleeping
@@ -53,10 +53,7 @@ class Wired:
         self.now, self.generator = 1000.0, random.Random(7)
         self.said: list[tuple[Event, dict[str, Any]]] = []
         self.calls: list[str] = []
-        self.changes = 0
-        self.sleeping = Sleeping(
-            self.config, self.core, lambda _: {}, self.calls.append, self.say, self.change, lambda: self.now
-        )
+        self.sleeping = Sleeping(self.config, self.core, lambda _: {}, self.calls.append, self.say, lambda: self.now)
         models = frozenset({MODEL})
         specs = [EndpointSpec(address=each, models=models) for each in addresses or (A, B)]
         self.core.follow(self.core.registry.replace("p", specs))
@@ -70,10 +67,6 @@ class Wired:
     def say(self, event: Event, **fields: Any) -> None:
         """Keep it."""
         self.said.append((event, fields))
-
-    def change(self) -> None:
-        """Count it."""
-        self.changes += 1
 
     def sleep(self, *places: int, level: SleepLevel = OFFLOADED, witness: Witness = Witness.METRICS) -> None:
         """Let these engines say that they sleep."""
@@ -112,7 +105,6 @@ def test_e17_a_sleeper_gets_nothing_and_its_prefixes_are_gone() -> None:
     assert (held(wired, 0), sum(map(len, feed.caches.values())), one.slot in wired.core.resident) == (0, 0, True)
     assert [event for event, _ in wired.said] == [Event.ENDPOINT_SLEEPS]
     assert wired.said[0][1] == {"endpoint": A, "pool": "p", "level": "weights_offloaded", "evidence": "metrics"}
-    assert wired.changes == 1
     for _ in range(10):
         made = wired.pick()
         assert isinstance(made, Decision)
@@ -134,6 +126,29 @@ def test_a_paused_engine_keeps_its_prefixes_until_it_sleeps_deeper() -> None:
     assert len(wired.said) == 1
 
 
+@pytest.mark.parametrize("level", SleepLevel)
+def test_prefixes_go_when_it_is_known_that_the_cache_went(level: SleepLevel) -> None:
+    """A probe does not tell how deep an engine sleeps. Its metrics may, later; if they never do it wakes cold."""
+    wired = Wired(A)
+    wired.pick("a long prompt " * 100)
+    wired.sleep(0, level=SleepLevel.UNKNOWN, witness=Witness.PROBE)
+    assert held(wired, 0) > 0
+    wired.sleep(0, level=level)
+    assert (held(wired, 0) == 0) == (level in {SleepLevel.WEIGHTS_OFFLOADED, SleepLevel.DISCARD_ALL})
+    wired.sleeping.told(wired.endpoints[0], Witness.PROBE, asleep=False)
+    assert (held(wired, 0) > 0) == (level is SleepLevel.PAUSED)
+    assert [event for event, _ in wired.said] == [Event.ENDPOINT_SLEEPS, Event.ENDPOINT_WAKES]
+
+
+def test_a_sleep_that_nobody_repeats_ends_cold() -> None:
+    """If nobody ever said how deep it was."""
+    wired = Wired(A)
+    wired.pick("a long prompt " * 100)
+    wired.sleep(0, level=SleepLevel.UNKNOWN)
+    wired.sleeping.tick(wired.now + 60.0)
+    assert held(wired, 0) == 0
+
+
 def test_it_comes_back_by_itself_and_slowly() -> None:
     """When it says so; it owes nothing, and its share grows."""
     wired = Wired()
@@ -143,7 +158,6 @@ def test_it_comes_back_by_itself_and_slowly() -> None:
     status = wired.core.health.status(wired.endpoints[0].slot, wired.now)
     assert (status.state, status.share < 0.5) == (HealthState.READY, True)
     assert [event for event, _ in wired.said] == [Event.ENDPOINT_SLEEPS, Event.ENDPOINT_WAKES]
-    assert wired.changes == 2
 
 
 def test_a_word_from_long_ago_does_not_hold_for_ever() -> None:
@@ -223,12 +237,21 @@ def test_who_waited_in_vain_is_told_why() -> None:
 @asynccontextmanager
 async def waking(wired: Wired) -> AsyncIterator[None]:
     """Let it wake engines while the context lasts."""
-    task = asyncio.create_task(wired.sleeping.run())
+
+    def failed(reason: str, error: BaseException) -> None:
+        raise error
+
+    works = (
+        admitting.look(wired.core.admission, lambda: wired.now, failed, wired.sleeping.look),
+        wired.sleeping.run(),
+    )
+    tasks = [asyncio.create_task(work) for work in works]
     try:
         yield
     finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -237,9 +260,10 @@ async def test_one_call_for_however_many_wait(count: int) -> None:
     async with serving() as engine, serving() as other:
         wired = Wired(engine.address, other.address, wake=5.0)
         wired.sleep(0, 1)
-        wired.asker.places = count
         async with waking(wired):
             turns = [wired.wait() for _ in range(count)]
+            await until(lambda: bool(engine.asked or other.asked))
+            wired.asker.places = count
             await until(lambda: len(wired.asker.served) == count)
         assert wired.asker.served == turns
         assert (wired.calls, len(engine.asked) + len(other.asked)) == (["ok"], 1)
@@ -323,36 +347,38 @@ def test_a_sleeper_is_no_proof_that_another_one_listens() -> None:
     assert wired.asker.served == [turn]
 
 
-class Looks:
-    """Counts looks whether anybody waits; nobody does."""
+class Looks(Sleepers):
+    """Counts looks whom a wake call would help."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.count = 0
 
-    def __len__(self) -> int:
+    def wakeable(self, endpoints: Sequence[Endpoint]) -> list[Endpoint]:
+        """Count it."""
         self.count += 1
-        return 0
+        return super().wakeable(endpoints)
 
 
-async def test_while_nobody_sleeps_nobody_looks_who_waits() -> None:
-    """An idle process is not woken twenty times a second for what it does not have."""
-    wired, looks = Wired(), Looks()
-    wired.core = msgspec.structs.replace(wired.core, admission=looks)
-    wired.sleeping = Sleeping(
-        wired.config, wired.core, lambda _: {}, wired.calls.append, wired.say, wired.change, lambda: wired.now
-    )
-    async with waking(wired):
-        await asyncio.sleep(0.2)
-        assert looks.count == 0
+async def test_while_nobody_waits_nobody_looks_who_sleeps() -> None:
+    """However many do: only who waits has the process wake up now and then, and not for longer than he does."""
+    async with serving() as engine:
+        engine.answer = hang
+        wired, looks = Wired(engine.address, wake=5.0), Looks()
+        wired.core.admission._sleepers = looks
         wired.sleep(0)
-        await until(lambda: looks.count > 1)
-        wired.sleeping.told(wired.endpoints[0], Witness.METRICS, asleep=False)
-        await asyncio.sleep(0.1)
-        before = looks.count
-        await asyncio.sleep(0.2)
-        assert looks.count == before
-        wired.sleep(0)
-        await until(lambda: looks.count > before)
+        looks.asleep(wired.endpoints[0], OFFLOADED, Witness.METRICS, wired.now)
+        async with waking(wired):
+            await asyncio.sleep(0.2)
+            assert looks.count == 0
+            turn = wired.wait()
+            asked = looks.count
+            await until(lambda: looks.count > asked + 1)
+            wired.core.admission.leave(turn, wired.now)
+            await asyncio.sleep(0.1)
+            before = looks.count
+            await asyncio.sleep(0.2)
+            assert looks.count == before
 
 
 def test_nobody_waits_for_whom_the_gateway_does_not_allow() -> None:

@@ -186,7 +186,7 @@ async def test_e17_where_all_sleep_clients_are_told_when_to_come_again(tmp_path:
         assert (status, headers["retry-after"]) == (503, "5")
         assert json.loads(body)["error"]["type"] == "overloaded_error"
         assert {line["reason"] for line in stack.logged("request_refused")} == {"asleep"}
-        assert set(eds_health(stack).values()) == {"DRAINING"}
+        await until(lambda: set(eds_health(stack).values()) == {"DRAINING"})
         assert not any(engine.slumber.level is None for engine in stack.engines), "nobody was woken"
         assert await stack.violations() == {}
 

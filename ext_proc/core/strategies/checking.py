@@ -26,26 +26,28 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
     costs = ranking.costs
     if type(costs) is not list:
         ranking.costs = costs = list(costs)
-    for column in (costs, ranking.queues, ranking.works, ranking.prefills, ranking.memories, ranking.discounts):
-        if len(column) != candidates and (column or column is costs):
-            raise StrategyError(f"a strategy must give one number for each of {candidates} candidates")
     prefills = ranking.prefills
-    others = sum(ranking.queues) + sum(ranking.works) + sum(ranking.memories) + sum(ranking.discounts)
-    total = sum(costs)
-    if not isfinite(total + sum(prefills) + others):
+    total = everything = sum(costs)
+    is_complete = len(costs) == candidates
+    for column in (ranking.queues, ranking.works, prefills, ranking.memories, ranking.discounts):
+        if column:
+            everything += sum(column)
+            is_complete &= len(column) == candidates
+    if not is_complete:
+        raise StrategyError(f"a strategy must give one number for each of {candidates} candidates")
+    if not isfinite(everything):
         raise StrategyError("a strategy must give finite numbers")
     if type(total) is not float:  # numbers of another kind cannot be written as JSON
         ranking.costs = costs = [float(cost) for cost in costs]
     if prefills and min(prefills) < 0:
         raise StrategyError("a strategy must not give negative prefill times")
-    if ranking.out:
-        ranking.out = frozenset(ranking.out)
-    if ranking.filters or ranking.favourite is not None or ranking.scores or ranking.inside:
+    if ranking.out or ranking.filters or ranking.favourite is not None or ranking.scores or ranking.inside:
         _check_rest(ranking)
     return ranking
 
 
 def _check_rest(ranking: Ranking) -> None:
+    ranking.out = frozenset(ranking.out)
     ranking.filters = tuple(ranking.filters)
     if not all(isinstance(report, FilterReport) for report in ranking.filters):
         raise StrategyError("a strategy must report on filters by FilterReport")

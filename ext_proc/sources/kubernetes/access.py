@@ -146,7 +146,9 @@ def check_reachable(config: Config, environ: Mapping[str, str] = os.environ) -> 
         return
     if path is None and not environ.get(_HOST):
         raise ConfigError(
-            "kvpicker does not run in a cluster; write the path of a kubeconfig", path="kubernetes.kubeconfig"
+            "kvpicker does not run in a cluster; write the path of a kubeconfig into the configuration file, as in"
+            " `kubernetes: {kubeconfig: /home/me/.kube/config}`",
+            path="kubernetes.kubeconfig",
         )
     if path is not None and not Path(path).is_file():
         raise ConfigError("there is no such file", path="kubernetes.kubeconfig")

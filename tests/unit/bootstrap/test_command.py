@@ -87,9 +87,32 @@ def test_tls_is_spelt_and_its_files_are_written(tmp_path: Path, capsys: pytest.C
 def test_check_reports_envoys_complaint(tmp_path: Path) -> None:
     """--check fails with Envoy's own words, and nothing is written."""
     file = tmp_path / "envoy.yaml"
-    with pytest.raises(ConfigError, match=r"Envoy refuses it: .*message_timeout"):
-        call("--message-timeout", "4000", "--envoy-version", found_version(), "--check", "--output", str(file))
+    with pytest.raises(ConfigError, match=r"Envoy refuses it: .*300\.0\.0\.1"):
+        call("--listen", "300.0.0.1:80", "--envoy-version", found_version(), "--check", "--output", str(file))
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("found", "hint"),
+    [("1.36.4", "render for it with --envoy-version 1.36"), ("1.35.0", "1.36 to 1.40 are known"), ("1.40.0", "")],
+)
+def test_a_complaint_of_another_version_says_so(tmp_path: Path, found: str, hint: str) -> None:
+    """An older Envoy lacks fields, and what it says of them does not help."""
+    envoy = tmp_path / "envoy"
+    envoy.write_text(
+        f'#!/bin/sh\n[ "$1" = --version ] && echo "envoy version: 1a/{found}/Clean" || (echo no; exit 1) >&2\n'
+    )
+    envoy.chmod(0o755)
+    with pytest.raises(ConfigError, match="Envoy refuses it: no") as caught:
+        call("--check", "--envoy", str(envoy))
+    assert str(caught.value).endswith(hint)
+    assert ("this Envoy is" in str(caught.value)) == bool(hint)
+
+
+def test_what_is_no_envoy_checks_nothing() -> None:
+    """Not even if it says yes to all."""
+    with pytest.raises(ConfigError, match="does not answer like an Envoy"):
+        call("--check", "--envoy", "true")
 
 
 def test_check_without_envoy() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from ext_proc.cli import main
 from ext_proc.conformance.suite import CHECKS
+from tests import certificates
 from tests.conformance.choosing import POOL
 from tests.conformance.picker import Picker
 from tests.kube.certificates import Authority
@@ -107,27 +108,57 @@ async def test_tls_is_spoken(tmp_path: Path, way: str) -> None:
         assert await run(where, *KNOWN, "--tls", *trust, "--only=health.*", "--only=pick.both") == 0
 
 
+async def test_a_picker_that_asks_for_a_certificate_gets_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Mutual TLS; without one of ours nobody is reached, and it is said what to add."""
+    authority = certificates.Authority()
+    server, trusted = authority.issue("server"), authority.certificate
+    authority.issue("client").write(tmp_path / "own")
+    (tmp_path / "ca.crt").write_bytes(trusted)
+    asking = grpc.ssl_server_credentials([(server.key, server.certificate)], trusted, require_client_auth=True)
+    async with Picker().serving(asking) as where:
+        arguments = (where, *KNOWN, "--tls", "--ca", str(tmp_path / "ca.crt"), "--only=health.*", "--timeout", "2")
+        assert await run(*arguments, "--client", str(tmp_path / "own")) == 0
+        assert await asyncio.to_thread(main, ["conformance", *arguments]) == 2
+    assert "--client FOLDER" in capsys.readouterr().err
+
+
 async def test_a_stranger_is_not_trusted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """TLS without a way to trust the target reaches nobody."""
     async with Picker().serving(signed_by(Authority(tmp_path, "ca"))) as where:
         arguments = [where, "--tls", "--only=health.*", "--timeout", "0.5"]
         assert await asyncio.to_thread(main, ["conformance", *arguments]) == 2
-    assert "no connection to 127.0.0.1:" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "no connection to 127.0.0.1:" in told
+    assert "add --ca FILE or --insecure" in told
+
+
+async def test_the_wrong_way_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Who speaks plaintext with a picker that speaks TLS is told of --tls."""
+    async with Picker().serving(signed_by(Authority(tmp_path, "ca"))) as where:
+        assert await asyncio.to_thread(main, ["conformance", where, "--timeout", "0.5"]) == 2
+    assert "somebody listens there: if it is gRPC with TLS, add --tls" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((), "no TARGET is given"),
-        (("127.0.0.1:1", "--timeout", "0.2"), "no connection to 127.0.0.1:1 (plaintext) in 0.2 s"),
+        (("127.0.0.1:1", "--timeout", "0.2"), "no connection to 127.0.0.1:1 (plaintext) in 0.2 s; nobody listens"),
+        (("unix:/nowhere", "--timeout", "0.2"), "nobody listens there: [Errno 2] No such file"),
+        (("127.0.0.1",), "a TARGET is host:port or unix:/path"),
+        (("127.0.0.1:1", "--health", "health"), "a TARGET is host:port or unix:/path"),
+        (("127.0.0.1:1", "--junit", "/nowhere/report.xml"), "--junit /nowhere/report.xml: there is no such folder"),
         (("127.0.0.1:1", "--insecure", "--tls", "--timeout", "0.2"), "no certificate from 127.0.0.1:1"),
-        (("127.0.0.1:1", "--insecure"), "--ca, --insecure and --server-name go with --tls"),
+        (("127.0.0.1:1", "--insecure"), "--ca, --insecure, --client and --server-name go with --tls"),
+        (("127.0.0.1:1", "--tls", "--client", "/nowhere"), "--client /nowhere/tls.key: No such file or directory"),
         (("127.0.0.1:1", "--tls", "--health-plaintext"), "--health-plaintext goes with --tls and --health"),
         (("unix:/nowhere", "--tls", "--insecure"), "--insecure cannot be used with a Unix socket"),
         (("127.0.0.1:1", "--endpoint", "engine:8000"), "--endpoint engine:8000: not an ip:port"),
         (("127.0.0.1:1", "--only", "nothing.*"), "no check matches nothing.*"),
         (("127.0.0.1:1", "--timeout", "0"), "--timeout and --limit are 0.05 s at least"),
-        (("127.0.0.1:1", "--tls", "--ca", "/nowhere/ca.pem"), "/nowhere/ca.pem"),
+        (("127.0.0.1:1", "--tls", "--ca", "/nowhere/ca.pem"), "--ca /nowhere/ca.pem: No such file or directory"),
     ],
 )
 def test_what_cannot_be_used_is_named(

@@ -142,3 +142,14 @@ def test_what_is_no_object_is_not_cut(answer: bytes) -> None:
     """Nothing is known of its end; nor of that of an event stream."""
     assert not scanned(answer, [], events=False).is_cut
     assert not scanned(b"{" + answer, [], events=True).is_cut
+
+
+HUGE = b'"usage":{"by_request":[' + b'{"n":1},' * 700 + b'{"usage":{"prompt_tokens":3}}]}'
+
+
+@given(cuts=st.lists(st.integers(0, 30_000), max_size=6))
+@pytest.mark.parametrize("events", [True, False], ids=["events", "json"])
+def test_an_endless_object_of_that_name_hides_no_later_one(events: bool, cuts: list[int]) -> None:
+    """What is too long for counts is passed over, wherever the pieces are cut."""
+    answer = b"data: {" + HUGE + b"}\n\n" + OPENAI if events else b"{" + HUGE + b"," + WHOLE.lstrip()[1:]
+    assert scanned(answer, cuts, events=events).usage == EXPECTED

@@ -28,7 +28,7 @@ def headers(kind: str = SSE, encoding: str = "", *, end: bool = False) -> Respon
     return ResponseHeaders(status=200, content_type=kind, content_encoding=encoding, end_of_stream=end)
 
 
-@pytest.mark.parametrize("kind", [SSE, "application/json"])
+@pytest.mark.parametrize("kind", [SSE, "application/json", "Application/Problem+JSON; charset=utf-8"])
 @pytest.mark.parametrize("size", [1, 7, 61, 10_000])
 def test_the_answer_names_what_the_client_asked_for(kind: str, size: int) -> None:
     """Whatever the cuts; the length of the answer is taken away, since it has another one now."""

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from ext_proc.core.exchange import Exchange, State
+from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_messages import (
     Abort,
     Action,
@@ -19,6 +19,7 @@ from ext_proc.core.exchange_messages import (
     Refuse,
     RequestHeaders,
 )
+from ext_proc.core.exchange_states import State
 from ext_proc.core.prompts import RequestHead
 from tests.unit.wire.picking import CHAT, Picking
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from xxhash import xxh3_64_intdigest
 
 from ext_proc.core.hashing import BlockSizes, PromptHasher
 from tests.unit.core.builders import request, text
@@ -29,6 +30,49 @@ def test_only_whole_blocks_are_hashed(prompt: bytes) -> None:
     """The chain is as long as the number of blocks that fit into the prompt."""
     length = len(SMALL.chain(request(prompt)))
     assert SMALL.end(length) <= len(prompt) < SMALL.end(length + 1)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 300, 500]), st.integers(4, 900), st.sampled_from("mn")), max_size=12))
+def test_what_is_known_of_other_prompts_changes_no_hash(prompts: list[tuple[int, int, str]]) -> None:
+    """A chain is that of its own blocks, each seeded with the one before, whatever was hashed before it."""
+    hasher = PromptHasher(BlockSizes(((4, 16), (8, 32)), 16), kept=3)
+    for shared, length, model in prompts:
+        prompt = (bytes(range(250)) * 4)[: min(shared, length)].ljust(length, b"x")
+        expected = hasher.chain(request(prompt[:4], model=model))
+        while hasher.end(len(expected) + 1) <= length:
+            block = prompt[hasher.end(len(expected)) : hasher.end(len(expected) + 1)]
+            expected.append(xxh3_64_intdigest(block, expected[-1]))
+        for _ in range(3):
+            assert hasher.chain(request(prompt, model=model)) == expected
+
+
+def test_equal_pieces_behind_different_ones_hash_differently() -> None:
+    """A piece is known by all that stands before it, too."""
+    hasher = PromptHasher()
+    chains = [hasher.chain(request(b"a" * 5000 + letter + b"a" * 40_000)) for letter in (b"b", b"c") for _ in range(3)]
+    assert [len({chain[place] for chain in chains}) for place in (10, 20, 40)] == [1, 2, 2]
+
+
+@pytest.mark.parametrize("blocks", [74, 80, 1023, 1024, 1025, 1100])
+def test_long_prompts_are_hashed_to_their_last_block(blocks: int) -> None:
+    """Where blocks stop to grow, and where their places are not looked up any more, none is lost or hashed twice."""
+    hasher = PromptHasher()
+    prompt = bytes(range(251)) * (hasher.end(blocks) // 251 + 1)
+    for end in (hasher.end(blocks), hasher.end(blocks + 1) - 1):
+        for _ in range(3):
+            chain = hasher.chain(request(prompt[:end]))
+            last = prompt[hasher.end(blocks - 1) : hasher.end(blocks)]
+            assert [len(chain), chain[-1]] == [blocks, xxh3_64_intdigest(last, chain[-2])]
+
+
+def test_a_prompt_adds_one_piece_up_to_a_bound() -> None:
+    """Of each prompt the first piece is kept that was not known, in two generations of so many."""
+    hasher, sizes = PromptHasher(kept=3), []
+    for letter in "aaaabcdabefg":
+        hasher.chain(request(letter.encode() * 60_000))
+        sizes.append(hasher.pieces)
+    assert sizes[:6] == [1, 2, 3, 4, 5, 6]
+    assert max(sizes) == 6
 
 
 @pytest.mark.parametrize("blocks", range(1, 10))

@@ -120,6 +120,29 @@ def test_what_is_absent_does_not_count(settings: tuple[bool, float, int], steps:
         assert sum(story.health.state(endpoint.slot) in OUT for endpoint in present) <= allowed
 
 
+@given(SETTINGS, STEPS, st.sets(st.integers(0, 5)))
+def test_what_is_counted_as_it_happens_is_what_a_look_at_all_finds(
+    settings: tuple[bool, float, int], steps: list[Step], absent: set[int]
+) -> None:
+    """Who is out and whose metrics cannot be read is not counted anew for each endpoint of a pool that falls silent."""
+    story = Story(*settings)
+    book, pool = story.health._book, story.fleet[0].pool
+    gone = {story.fleet[place].slot for place in absent}
+    for number, step in enumerate(steps):
+        story.go(step)
+        if number % 20 == 19:
+            story.health.slept(story.fleet[step[1]])
+        if number % 20 == 9:
+            story.health.woke(story.fleet[step[1]], story.now)
+        present = [record for slot, record in book.records.items() if slot not in gone]
+        assert book._out.count(pool, gone) == sum(record.state in OUT for record in present)
+        assert book._silent.count(pool, gone) == sum(record.evidence.silent_since is not None for record in present)
+        assert book.members.present(pool, gone) == 6 - len(gone)
+    for endpoint in story.fleet:
+        story.health.remove(endpoint.slot)
+    assert (book._out._slots, book._silent._slots) == ({}, {})
+
+
 @given(SETTINGS, STEPS)
 def test_the_well_are_always_candidates(settings: tuple[bool, float, int], steps: list[Step]) -> None:
     """An endpoint that only ever answers well is among the candidates of every decision."""

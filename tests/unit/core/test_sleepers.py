@@ -98,13 +98,14 @@ def test_an_answer_outweighs_an_older_page() -> None:
 
 
 def test_a_deeper_sleep_is_news() -> None:
-    """From paused to offloaded the cache went; from unknown to known nothing changed."""
+    """From paused to offloaded the cache went, from unknown to known it may have; deeper still changes nothing."""
     fleet, sleepers = Fleet(2), Sleepers()
     one, other = fleet.endpoints
     assert sleepers.asleep(one, SleepLevel.PAUSED, Witness.METRICS, 1.0)
     assert sleepers.asleep(one, SleepLevel.DISCARD_ALL, Witness.METRICS, 2.0)
     assert sleepers.asleep(other, SleepLevel.UNKNOWN, Witness.PROBE, 1.0)
-    assert not sleepers.asleep(other, SleepLevel.WEIGHTS_OFFLOADED, Witness.METRICS, 2.0)
+    assert sleepers.asleep(other, SleepLevel.WEIGHTS_OFFLOADED, Witness.METRICS, 2.0)
+    assert not sleepers.asleep(one, SleepLevel.WEIGHTS_OFFLOADED, Witness.METRICS, 3.0)
     known = sleepers.of(other.slot)
     assert known is not None
     assert (known.level, known.evidence, known.since) == ("weights_offloaded", "is_sleeping, metrics", 1.0)
@@ -118,8 +119,8 @@ def test_a_word_that_nobody_repeats_grows_old() -> None:
     sleepers.asleep(other, SleepLevel.UNKNOWN, Witness.METRICS, 0.0)
     sleepers.asleep(other, SleepLevel.UNKNOWN, Witness.PROBE, 19.0)
     assert sleepers.expire(20.0) == []
-    assert sleepers.expire(20.1) == [one]
-    assert sleepers.expire(39.1) == [other]
+    assert [sleep.endpoint for sleep in sleepers.expire(20.1)] == [one]
+    assert [sleep.endpoint for sleep in sleepers.expire(39.1)] == [other]
     assert not sleepers.slots
 
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from ext_proc.core.exchange import Exchange, State
+from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_messages import Action, BodyMode, Continue, Kind, Message, Refuse, RequestHeaders
+from ext_proc.core.exchange_states import State
 from ext_proc.core.model import Decision, Operation
 from ext_proc.core.prompts import RequestHead
 from ext_proc.core.rehearsal import Asked

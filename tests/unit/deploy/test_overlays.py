@@ -97,7 +97,7 @@ async def test_the_rights_are_those_that_are_used(name: str, tmp_path: Path) -> 
     api.allowed = rights(rules)
     text = config_text(name, tmp_path).replace(f"namespace: {NAMESPACE}", "namespace: default")
     if is_endpoint_picker(name):
-        text += "gateway: {objectives: true}\n"  # as `kvpicker epp` has it
+        text += "gateway: {objectives: true}\ntenants: {priority_header: x-p}\n"  # as `kvpicker epp` has it
     service = parse(text).pools["chat"].kubernetes.service  # type: ignore[union-attr]
     api.put(inference_pool("vllm"), pod("a", "10.0.0.1"))
     api.put(endpoint_slice("s", service or "x", [endpoint("10.0.0.1", "u", ready=True)]))

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from ext_proc.assembly import exchange_policy
 from ext_proc.cli import main
 from ext_proc.config import Config, TlsConfig
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.exchange_policy import Objectives
 from ext_proc.epp.command import IGNORED, add_arguments, configured
 from ext_proc.sources import certificates
 from tests.certificates import Authority
@@ -54,6 +56,13 @@ def test_a_selector_takes_the_place_of_an_inference_pool() -> None:
     assert (pool.kubernetes.namespace, pool.kubernetes.selector) == ("team", selector)
     assert pool.kubernetes.target_ports == (8000, 8001)
     assert config.tls == TlsConfig()
+
+
+def test_without_an_inference_pool_there_are_no_objectives() -> None:
+    """Then the header names nothing, and a client cannot make up a rank by a number either."""
+    config = made("--endpoint-selector", "app=vllm", "--endpoint-target-ports", "8000")
+    priority = exchange_policy(config, objectives=Objectives()).priority
+    assert [priority(text) for text in ("interactive", "5", "-5", "")] == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +141,8 @@ def test_the_configuration_of_another_picker_is_left_alone(tmp_path: Path, capsy
         (("--pool-name", "Not A Name"), "is not a name"),
         (("--pool-name", "x", "--plaintext", "--cert-path", "/c"), "--plaintext: this goes with no other flag"),
         (("--pool-name", "x", "--config", "/nowhere"), "/nowhere: cannot be read"),
-        (("--pool-name", "x", "--address", "localhost"), "is not an IP address"),
+        (("--pool-name", "x", "--address", "localhost"), "--address: 'localhost' is not an IP address"),
+        (("--pool-name", "x", "--address", "::"), "--address: '::' is not an IP address; IPv6 in brackets"),
     ],
 )
 def test_what_cannot_be_used_is_said(

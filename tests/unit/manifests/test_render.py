@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any, get_args
 
 import pytest
@@ -53,8 +54,8 @@ def test_what_is_rendered_is_taken(profile: Profile, mode: str) -> None:
     picker=NAMES,
     port=st.integers(1, 65535),
     replicas=st.integers(1, 9),
-    timeout=st.floats(0.001, 9_999),
-    limit=st.integers(1, 2**40),
+    timeout=st.floats(0.001, 3_600),
+    limit=st.integers(1, 2**30),
     models=st.lists(st.text(PRINTABLE, min_size=1), min_size=1, max_size=3),
 )
 @settings(max_examples=10, phases=[Phase.explicit, Phase.generate])  # shrinking objects this large takes minutes
@@ -202,7 +203,10 @@ REFUSED: dict[str, tuple[Profile, dict[str, Any], str]] = {
     "nine ports": ("istio", {"target_ports": tuple(range(1, 10))}, "target_port: one to eight different ports"),
     "two ports": ("envoy-gateway", {"target_ports": (1, 2)}, "target_port: one port of the engines' Service"),
     "replicas": ("envoy-gateway", {"replicas": 0}, "replicas: 1 to 9 are possible, not 0"),
-    "timeout": ("envoy-gateway", {"message_timeout": 0.0}, "message_timeout: 0.0 s is not between 0 and 9999"),
+    "timeout": ("envoy-gateway", {"message_timeout": 0.0}, "message_timeout: 0 is not between 0.001 and 3600"),
+    "no time": ("envoy-gateway", {"message_timeout": math.nan}, "message_timeout: nan is not between"),
+    "retries": ("envoy-gateway", {"retries": -1}, "retries: -1 is not between 0 and 100"),
+    "no body": ("envoy-gateway", {"body_limit": 0}, "body_limit: 0 is not between 1 and 1073741824"),
     "no name": ("istio", {"tls_ca": "ca"}, "tls_name: missing; write the name that kvpicker's certificate is for"),
     "no authority": ("istio", {"tls_client": "x"}, "tls_client: nothing is verified; name the authority by `tls_ca`"),
     "a path": ("istio", {"tls_ca": "/etc/ca.crt", "tls_name": "x"}, "tls_ca: '/etc/ca.crt' is no name of an object"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -41,8 +42,12 @@ def job(strategy: str = "least-wait", view: str = "observed") -> Job:
 
 def spawned(parent: int) -> list[str]:
     """Return the processes that a replay started for its runs."""
-    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    return [child for child in children if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes()]
+    found = []
+    for child in Path(f"/proc/{parent}/task/{parent}/children").read_text().split():
+        with contextlib.suppress(OSError):  # one that is only just gone is none
+            if b"spawn_main" in Path(f"/proc/{child}/cmdline").read_bytes():
+                found.append(child)
+    return found
 
 
 def still_there(processes: list[str]) -> list[str]:
@@ -239,13 +244,18 @@ def test_a_process_that_dies_is_told() -> None:
         run_all(jobs, 2, die)
 
 
+@pytest.mark.timeout(300)
 async def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
-    """Ctrl-C reaches the children too; none is left, no traceback is shown, and an older page still stands."""
+    """Ctrl-C reaches the children too; none is left, no traceback is shown, and an older page still stands.
+
+    Many engines make the runs long and what is handed to them small: how long the start of three processes takes, and
+    their end amid it, is for the machine to say.
+    """
     page = tmp_path / "report.html"
     page.write_text("old")
-    command = [sys.executable, "-m", "ext_proc.cli", "replay", "--workload", "uniq", "--requests", "50000"]
+    command = [sys.executable, "-m", "ext_proc.cli", "replay", "--workload", "uniq", "--requests", "20000"]
     process = await asyncio.create_subprocess_exec(
-        *command, "--jobs", "2", "--html", page, stderr=PIPE, start_new_session=True
+        *command, "--engines", "100", "--jobs", "2", "--html", page, stderr=PIPE, start_new_session=True
     )
     children: list[str] = []
 
@@ -254,7 +264,7 @@ async def test_an_interrupt_ends_everything(tmp_path: Path) -> None:
         return len(children) == 2
 
     try:
-        await until(started)
+        await until(started, 90)
         os.killpg(process.pid, signal.SIGINT)
         _, errors = await asyncio.wait_for(process.communicate(), 90)
     finally:

@@ -133,6 +133,47 @@ def test_the_body_goes_on_in_pieces_in_full_duplex() -> None:
     )
 
 
+def test_a_model_behind_what_is_held_back_stays_the_only_one() -> None:
+    """A body that is sent on before its model has come is left alone, and counted: no engine reads of two models."""
+    body = b'{"messages":[{"role":"user","content":"' + b"a" * 4_000 + b'"}],"model":"acme/chat-8b"}'
+    cut = len(body) - 40
+    picking = Picking(f"prompts: {{collect_bytes: 1024}}{TWO_POOLS}{OBEYING}")
+    session = picking.session()
+    sent = b""
+    for message in (
+        headers_message("/v1/chat/completions", *REWRITE, mode=BodyMode.FULL_DUPLEX_STREAMED),
+        body_message(body[:cut], end=False),
+        body_message(body[cut:]),
+    ):
+        reply = session.receive(message)
+        assert isinstance(reply, Reply)
+        made = [reply.message, *reply.more] if reply.message is not None else []
+        for answer in made:
+            parsed = ProcessingResponse.FromString(answer)
+            assert "content-length" not in parsed.request_headers.response.header_mutation.remove_headers
+            if not parsed.HasField("request_headers"):
+                sent += body_of(TypedResponse.parse(answer))[0]
+    assert sent == body
+    assert picking.notes.all("failed") == ["model_not_rewritten"]
+
+
+@pytest.mark.parametrize("mode", [BodyMode.BUFFERED_PARTIAL, BodyMode.FULL_DUPLEX_STREAMED])
+@pytest.mark.parametrize("named", [True, False])
+def test_a_body_of_unknown_meaning_is_given_no_model(mode: BodyMode, named: bool) -> None:
+    """On a path that nobody knows a model is replaced, where the body names one, and never added."""
+    body = b'{"tags":["weights"],"model":"alias"}' if named else b'{"tags":["weights"]}'
+    picking = Picking(TWO_POOLS + OBEYING)
+    session = picking.session()
+    session.receive(headers_message("/pause", *REWRITE, mode=mode))
+    reply = session.receive(body_message(body))
+    assert isinstance(reply, Reply)
+    rewritten = [m for m in (reply.message, *reply.more) if m is not None and b'"model":"acme/embed-1"' in m]
+    assert len(rewritten) == named
+    assert picking.notes.all("failed") == ([] if named else ["model_not_rewritten"])
+    (decision,) = picking.notes.all("decided")
+    assert decision.chosen.address == "10.0.0.17:8000"
+
+
 @pytest.mark.parametrize(
     ("headers", "body", "end", "failed"),
     [

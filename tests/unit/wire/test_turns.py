@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ext_proc.core.exchange import State
 from ext_proc.core.exchange_messages import BodyMode
+from ext_proc.core.exchange_states import State
 from ext_proc.core.health_states import HealthPolicy, Verdict
 from ext_proc.core.model import Ending, Outcome
 from ext_proc.core.names import DROPPED_HEADER

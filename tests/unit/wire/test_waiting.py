@@ -9,7 +9,7 @@ import grpc.aio
 import msgspec
 import pytest
 
-from ext_proc.core.exchange import State
+from ext_proc.core.exchange_states import State
 from ext_proc.core.names import EXT_PROC_SERVICE
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.core.token_hits import TokenPrompt

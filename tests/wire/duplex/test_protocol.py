@@ -109,6 +109,19 @@ async def test_a_model_that_the_gateway_names_decides(
             assert stack.got(str(number)).body == chat
 
 
+async def test_no_engine_reads_of_two_models(tmp_path: Path) -> None:
+    """A model behind what is held back of a body stays what it was, and one of unknown meaning is given none."""
+    late = b'{"messages":[{"role":"user","content":"' + b"x" * 3_000_000 + b'"}],"model":"alias"}'
+    extra = "gateway: {model_rewrite: true}\nprompts: {collect_bytes: 70000}"
+    async with running(tmp_path, istio, extra=extra) as stack:
+        for number, (path, body) in enumerate([("/v1/chat/completions", late), ("/pause", b'{"tags":["weights"]}')]):
+            rewrite = ("x-llm-d-model-name-rewrite: sim/chat-8b",)
+            answer = await stack.ask(Ask(str(number), path=path, body=body, headers=rewrite))
+            assert answer is not None
+            assert answer.status == 200
+            assert stack.got(str(number)).body == body
+
+
 async def test_a_client_cannot_say_where_it_goes_or_was_served(tmp_path: Path, chat: bytes) -> None:
     """Destination, subset and served of a client gain nothing, on any path (H01, H03)."""
     spoofed = tuple(f"{DESTINATION}{end}: 127.0.0.1:9901" for end in ("", "-subset", "-served"))

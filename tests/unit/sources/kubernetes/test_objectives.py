@@ -16,7 +16,8 @@ from tests.waiting import until
 
 Follower = Callable[[float], Following]
 
-OBEYING = "gateway: {objectives: true}\n"
+GATEWAY = "gateway: {objectives: true}\n"
+OBEYING = GATEWAY + "tenants: {priority_header: x-p}\n"
 NAMES = "inferenceobjectives"
 
 
@@ -107,7 +108,7 @@ async def test_requests_go_by_them(api: FakeApi, follower: Follower) -> None:
     """The configuration's own names go before; unknown names mean nothing, and neither does a number."""
     api.put(inference_pool("vllm"), objective("urgent", 1_000), objective("mine", 5), objective("7", 70))
     async with following(follower(30.0), OBEYING + POOL) as made:
-        config = made.config(f"{OBEYING}tenants: {{priority_header: x-p, priorities: {{mine: 1}}}}\n{POOL}")
+        config = made.config(f"{GATEWAY}tenants: {{priority_header: x-p, priorities: {{mine: 1}}}}\n{POOL}")
         policy = exchange_policy(config, objectives=made.watching.objectives)
         assert policy.priority("urgent") == 0
         await until(lambda: policy.priority("urgent") == 1_000)

@@ -1,14 +1,15 @@
-"""The parts of the decision, put together."""
+"""What is known of endpoints, gathered."""
 
 from __future__ import annotations
 
 import pytest
 
-from ext_proc.assembly import build_core, pace
+from ext_proc.assembly import build_core
 from ext_proc.config import parse
 from ext_proc.core.model import Decision
 from ext_proc.core.observer import NoObserver
 from ext_proc.core.signals import EngineSignals, Times
+from ext_proc.statuses import pace
 from tests.unit.core.builders import Fleet
 
 
