@@ -93,10 +93,12 @@ def body(model: str, messages: Sequence[Mapping[str, str]], tokens: int, **membe
     return json.dumps({**asked, **members}).encode()
 
 
-async def ask(session: aiohttp.ClientSession, url: str, data: bytes) -> Answer:
-    """Send a request and wait for the whole answer."""
+async def ask(
+    session: aiohttp.ClientSession, url: str, data: bytes, further: Mapping[str, str] | None = None
+) -> Answer:
+    """Send a request, perhaps with further headers, and wait for the whole answer."""
     began = time.perf_counter()
-    headers = {"content-type": "application/json"}
+    headers = {"content-type": "application/json", **(further or {})}
     timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
     try:
         async with session.post(url + PATH, data=data, headers=headers, timeout=timeout) as response:

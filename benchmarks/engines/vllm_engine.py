@@ -35,7 +35,7 @@ class EngineFailed(Exception):
 
 
 class Ports(NamedTuple):
-    """Where an engine listens: HTTP, KV events, their replay."""
+    """Where an engine listens: HTTP, KV events, their replay; data-parallel ranks take the ports after the last two."""
 
     http: int
     events: int
@@ -52,6 +52,7 @@ class VllmEngine:
         log: file that takes what it says.
         blocks: blocks of its KV cache.
         adapters: LoRA adapters by name.
+        ranks: data-parallel ranks, each with a cache of its own of so many blocks.
         core: the processor core that it keeps to, so that it is no faster while another engine has nothing to do, as
             engines on machines of their own are not; None for any.
     """
@@ -65,12 +66,14 @@ class VllmEngine:
         *,
         blocks: int = 500,
         adapters: Sequence[tuple[str, Path]] = (),
+        ranks: int = 1,
         core: int | None = None,
     ) -> None:
         self.ports = ports
         self.address = f"127.0.0.1:{ports.http}"
         self.url = f"http://{self.address}"
-        self.kv_tokens = blocks * BLOCK_TOKENS
+        self.ranks = ranks
+        self.kv_tokens = ranks * blocks * BLOCK_TOKENS
         self._environment = environment
         self._core = core
         self._log = log
@@ -88,6 +91,8 @@ class VllmEngine:
         self._arguments += ["--host", "127.0.0.1", "--port", str(ports.http), "--max-model-len", "8192"]
         self._arguments += ["--block-size", str(BLOCK_TOKENS), "--num-gpu-blocks-override", str(blocks)]
         self._arguments += ["--enable-prompt-tokens-details", "--kv-events-config", json.dumps(events)]
+        if ranks > 1:
+            self._arguments += ["--data-parallel-size", str(ranks), "--api-server-count", "1"]
         if adapters:
             named = [f"{name}={folder}" for name, folder in adapters]
             self._arguments += ["--enable-lora", "--max-lora-rank", "8", "--lora-modules", *named]
@@ -172,6 +177,16 @@ def _environ() -> dict[str, str]:
         "OMP_NUM_THREADS": "1",  # more would spin, and take the cores from each other
         "VLLM_SERVER_DEV_MODE": "1",  # for /reset_prefix_cache
     }
+
+
+def neighbouring_ports(count: int) -> list[int]:
+    """Return ports that follow each other and that nobody listens at."""
+    while True:
+        first = free_ports(1)[0]
+        with contextlib.ExitStack() as opened, contextlib.suppress(OSError, OverflowError):
+            for port in range(first, first + count):
+                opened.enter_context(socket.socket()).bind(("127.0.0.1", port))
+            return list(range(first, first + count))
 
 
 def free_ports(count: int) -> list[int]:

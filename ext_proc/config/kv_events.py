@@ -27,8 +27,8 @@ class KvEventsConfig(Section, frozen=True, kw_only=True):
         ranks: Data-parallel ranks of an engine; each publishes, and replays, at the port after that of the one before.
         pin_rank: Whether a request names the rank that is to answer it, in the header `x-data-parallel-rank` (vLLM,
             SGLang): the one that can begin soonest, by what it holds of the prompt and by what it has to do. Where the
-            tokens of a request are not known the engine chooses. Without this it always does, and its ranks count as
-            their mean.
+            tokens of a request are not known, or a rank has not been heard yet, the engine chooses. Without this it
+            always does, and its ranks count as their mean.
         topic: What the topics that count begin with.
         cpu_weight: What a cached token counts that lies in CPU memory: 1 were one on the GPU, 0 is none. The default
             is for a transfer that costs a fifth of computing.
@@ -54,6 +54,11 @@ class KvEventsConfig(Section, frozen=True, kw_only=True):
         for one, other in (("port", "port_offset"), ("replay_port", "replay_port_offset")):
             if getattr(self, one) is not None and getattr(self, other) is not None:
                 return other, f"`{one}` says the same; remove one"
+        pairs = {"replay_port": (self.port, self.replay_port)}
+        pairs["replay_port_offset"] = self.port_offset, self.replay_port_offset
+        for name, (first, again) in pairs.items():
+            if first is not None and again is not None and abs(first - again) < self.ranks:
+                return name, f"overlaps the publishers' ports; leave room for {self.ranks} of each"
         if self.pin_rank and self.ranks == 1:
             return "pin_rank", "there is one rank only; write how many in `ranks`, or remove this"
         return None

@@ -72,6 +72,12 @@ class EngineCache:
         self._doubted = doubted
         self.is_complete = False
 
+    def overlook(self, group: int | None, kind: str) -> None:
+        """Note that blocks of a group are held of which nothing is known."""
+        if self.is_complete and self._counts(group, kind):
+            self.is_complete = False
+            self._table.revision += 1
+
     def apply(self, event: KvEvent) -> str | None:
         """Let an event have its effect; return why it had none, a metric label, or None."""
         if isinstance(event, BlocksStored):
@@ -99,6 +105,15 @@ class EngineCache:
     def _stored(self, event: BlocksStored) -> str | None:
         if not self._counts(event.group, event.kind):
             return "other_group"
+        if len(self._tiers[event.tier].named) + len(event.hashes) > MOST_BLOCKS:
+            return "too_many_blocks"
+        copied = None if event.tier is Tier.GPU else self._copied(event.hashes)
+        if copied is None:
+            return self._filled(event) if event.tokens else "unknown_block"
+        self._tiers[event.tier].stored(event.hashes, copied)
+        return None
+
+    def _filled(self, event: BlocksStored) -> str | None:
         hasher, size = self._hasher, event.block_tokens
         if hasher is None or size > hasher.block_tokens:  # before whole blocks there may be parts of one
             was_complete = self.is_complete
@@ -113,11 +128,14 @@ class EngineCache:
         parent = root(event.adapter, event.salt) if event.parent is None else self._named(event.parent)
         if parent is None:
             return "unknown_parent"
-        if len(self._tiers[event.tier].named) + len(event.hashes) > MOST_BLOCKS:
-            return "too_many_blocks"
         links = hasher.links(event.tokens, parent) if not event.keys else _distinguished(hasher, event, parent)
         self._tiers[event.tier].stored(event.hashes, links)
         return None
+
+    def _copied(self, names: Sequence[EngineHash]) -> list[BlockHash] | None:
+        """Return blocks by names that are all known: who tells of a copy may leave out salt, images and tokens."""
+        found = [block for name in names if (block := self._named(name)) is not None]
+        return found if len(found) == len(names) else None
 
     def _named(self, name: EngineHash) -> BlockHash | None:
         for names in self._tiers.values():

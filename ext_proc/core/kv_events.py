@@ -45,7 +45,7 @@ class BlocksStored(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         hashes: the engine's name of each block.
-        tokens: ids of all blocks, `block_tokens` of each.
+        tokens: ids of all blocks, `block_tokens` of each; none where copies of blocks are meant that were told before.
         block_tokens: tokens of a block.
         parent: the engine's name of the block before the first; None at the beginning of a prompt.
         adapter: name of the LoRA adapter; empty for the base model.
@@ -97,9 +97,11 @@ class Batch(msgspec.Struct, frozen=True, gc=False):
         rank: data-parallel rank that they are of; None where the engine does not say.
         skipped: why other events of the batch could not be used.
         at: when it was made, seconds of the engine's clock; None where that is not said.
+        unread: group and kind, as in `BlocksStored`, of blocks that were stored and that could not be used.
     """
 
     events: Sequence[KvEvent]
     rank: int | None = None
     skipped: Sequence[str] = ()
     at: float | None = None
+    unread: Sequence[tuple[int | None, str]] = ()

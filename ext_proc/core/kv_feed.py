@@ -188,7 +188,10 @@ class KvFeed:
                 return ["too_many_ranks"]
             cache = self.caches[rank] = EngineCache(self._table)
             cache.is_complete = self._starts_complete
-        return [problem for problem in map(cache.apply, batch.events) if problem is not None]
+        problems = [problem for problem in map(cache.apply, batch.events) if problem is not None]
+        for group, kind in batch.unread:
+            cache.overlook(group, kind)
+        return problems
 
     def _doubt(self) -> None:
         self.losses += 1

@@ -28,6 +28,11 @@ class _Reporter(msgspec.Struct):
     cache: EngineCache | None = None
     is_pinned: bool = False
 
+    @property
+    def names_ranks(self) -> bool:
+        """Whether requests say which rank is to answer; a rank that was not heard may not exist, and be refused."""
+        return self.is_pinned and all(feed.is_heard for feed in self.feeds)
+
     def caches(self) -> list[EngineCache] | None:
         return [self.cache] if self.cache is not None else believed(self.feeds)
 
@@ -36,7 +41,7 @@ class _Reporter(msgspec.Struct):
         held = [self._blocks(cache, runs) for cache in caches]
         if not any(held) and not all(cache.is_complete for cache in caches):
             return None
-        if self.is_pinned:
+        if self.names_ranks:
             return int(max(held, default=0.0) * size)
         return int(sum(held) * size / max(len(caches), len(self.feeds), 1))
 
@@ -200,9 +205,17 @@ class ResidentIndex:
         ]
 
     def ranks(self, slot: int) -> int:
-        """Return how many data-parallel ranks a request to an engine chooses from; 0 where the engine chooses."""
+        """Return how many data-parallel ranks a request to an engine chooses from; 0 where the engine chooses.
+
+        It also chooses while one of its ranks has not been heard: engines refuse a request for a rank that they lack.
+        """
         reporter = self._reporters.get(slot)
-        return len(reporter.feeds) if reporter is not None and reporter.is_pinned else 0
+        return len(reporter.feeds) if reporter is not None and reporter.names_ranks else 0
+
+    def own_choices(self, slot: int) -> int:
+        """Return how many data-parallel ranks an engine chooses from by itself; 1 where it is told, or has one."""
+        reporter = self._reporters.get(slot)
+        return 1 if reporter is None or reporter.names_ranks else max(len(reporter.feeds), 1)
 
     def tokens_by_rank(self, chain: TokenChain, slot: int) -> list[int]:
         """Return how many leading tokens of a prompt each rank of an engine holds, as `tokens_held` counts them."""

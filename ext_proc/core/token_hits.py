@@ -60,7 +60,8 @@ class TokenHits:
 
     Until an engine's first report on a prompt comes, the prompt counts as held by whom it was sent to: requests that
     share a prefix and come close together then go together. It counts while its request runs, when an engine cannot
-    evict it; after that only reports count.
+    evict it; after that only reports count. Of an engine that chooses among its data-parallel ranks it is one rank that
+    will hold it, so it counts as their mean, as reports do.
 
     Args:
         resident: what engines report, block by block.
@@ -72,7 +73,7 @@ class TokenHits:
         self._expected_s = expected_s
         self._sent: dict[str, _Sent] = {}
         self._over: deque[tuple[float, str]] = deque()
-        self._copies: dict[int, dict[int, dict[BlockHash, int]]] = {}
+        self._copies: dict[int, dict[int | None, dict[BlockHash, int]]] = {}
         self._loads = RankLoads()
 
     def held(self, prompt: TokenPrompt, slots: Sequence[int], now: float) -> list[int | None]:
@@ -146,8 +147,8 @@ class TokenHits:
             self._loads.sent(name, slot, rank, prefill.seconds, now)
         if not self.resident.has_blocks_of(slot, prompt.chain.block_tokens):
             return
-        self._sent[name] = _Sent(slot, rank or 0, prompt.chain.hashes, now + prefill.wait + self._expected_s)
-        copies = self._copies.setdefault(slot, {}).setdefault(rank or 0, {})
+        self._sent[name] = _Sent(slot, rank, prompt.chain.hashes, now + prefill.wait + self._expected_s)
+        copies = self._copies.setdefault(slot, {}).setdefault(rank, {})
         for block in prompt.chain.hashes:
             copies[block] = copies.get(block, 0) + 1
 
@@ -177,7 +178,8 @@ class TokenHits:
 
     def _expected(self, chain: TokenChain, slot: int) -> int:
         sent = self._copies.get(slot)
-        return max([_expected(chain, copies) for copies in sent.values()], default=0) if sent else 0
+        most = max([_expected(chain, copies) for copies in sent.values()], default=0) if sent else 0
+        return most // self.resident.own_choices(slot) if most else 0
 
     def _expire(self, now: float) -> None:
         while self._over and self._over[0][0] <= now:
@@ -206,9 +208,9 @@ def _expected(chain: TokenChain, copies: Mapping[BlockHash, int]) -> int:
 
 
 class _Sent(msgspec.Struct, frozen=True, gc=False):
-    """A prompt on its way: where to, its blocks, and until when it is expected to be held without a report."""
+    """A prompt on its way: where to, the rank that was named if any, its blocks, and until when it counts as held."""
 
     slot: int
-    rank: int
+    rank: int | None
     blocks: Sequence[BlockHash]
     until: float

@@ -9,7 +9,7 @@ from typing import Final
 
 from ext_proc.config import PoolConfig
 from ext_proc.core.sleepers import SleepLevel
-from ext_proc.doctor.events_advice import of_listening
+from ext_proc.doctor.events_advice import of_listening, of_ranks
 from ext_proc.doctor.examination import Examination
 from ext_proc.doctor.finding import Finding, Level
 
@@ -80,6 +80,7 @@ def _of_engine(one: Examination, pool: PoolConfig) -> Iterator[Finding]:
         what = "the tokenizer of the pool makes other tokens than the engine"
         do = "give it the files of the engine's model, or set `tokens: {source: engine}`"
         yield Finding(Level.PROBLEM, at, what, do, "hits that are there are seen")
+    yield from of_ranks(one, pool.kv_events)
     yield from of_listening(one)
     yield from _of_usage(one)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
+from ext_proc.config import KvEventsConfig
 from ext_proc.core.kv_state import Disbelief, PublisherState
 from ext_proc.doctor.examination import Examination
 from ext_proc.doctor.finding import Finding, Level
@@ -34,6 +35,18 @@ _DISBELIEF: Final[Mapping[Disbelief, tuple[str, str]]] = MappingProxyType(
 )
 
 
+def of_ranks(one: Examination, settings: KvEventsConfig | None) -> Iterator[Finding]:
+    """Say whether as many data-parallel ranks are listened to as publish."""
+    if one.kv_events is None or not one.kv_events.enabled or settings is None:
+        return
+    ranks = one.kv_events.ranks
+    if ranks != settings.ranks:
+        what = f"it publishes KV events of {_ranks(ranks)}, and `kv_events.ranks` says {settings.ranks}"
+        do = f"set `kv_events.ranks: {ranks}` of the pool" if ranks > 1 else "remove `kv_events.ranks` of the pool"
+        brings = f"{_BRINGS}{'; no rank is named before' if settings.pin_rank else ''}"
+        yield Finding(Level.PROBLEM, one.endpoint, what, do, brings)
+
+
 def of_listening(one: Examination) -> Iterator[Finding]:
     """Say what is wrong with listening to an engine's publishers."""
     for state in one.publishers:
@@ -45,7 +58,7 @@ def of_listening(one: Examination) -> Iterator[Finding]:
         elif state.lost:
             yield Finding(Level.ADVICE, where, f"{state.lost} gaps in its KV events could not be filled", *_MEMORY)
         elif not state.complete:
-            what = "listening began too late to know all that it holds"
+            what = "not all that it holds is known: listening began too late, or blocks were told that cannot be used"
             yield Finding(Level.ADVICE, where, what, *_MEMORY)
 
 
@@ -53,6 +66,10 @@ _MEMORY: Final = (
     "raise `buffer_steps` in its --kv-events-config, and set `replay_port` of the pool",
     "nothing that it holds goes unseen after a hiccup or a restart of kvpicker",
 )
+
+
+def _ranks(count: int) -> str:
+    return f"{count} data-parallel ranks" if count > 1 else "one data-parallel rank"
 
 
 def seen(state: PublisherState) -> str:

@@ -35,12 +35,14 @@ class KvEvents(msgspec.Struct, frozen=True):
         where: address or port that it gives; empty if it publishes none.
         replay: whether missed ones can be asked for.
         block_tokens: tokens of one block, where it says so here.
+        ranks: data-parallel ranks that publish, each at the port after that of the one before.
     """
 
     enabled: bool
     where: str = ""
     replay: bool = False
     block_tokens: int | None = None
+    ranks: int = 1
 
 
 def read_cache(page: bytes) -> Cache:
@@ -57,11 +59,13 @@ def read_cache(page: bytes) -> Cache:
 
 def kv_events_of_vllm(sources: Mapping[str, Any]) -> KvEvents:
     """Read `/kv_event_sources` of vLLM: the settings of each data-parallel rank, none where nothing is published."""
-    ranks = [rank for rank in sources.values() if isinstance(rank, dict) and rank.get("enable_kv_cache_events")]
+    told = [sources[number] for number in sorted(sources, key=lambda number: (len(number), number))]
+    ranks = [rank for rank in told if isinstance(rank, dict) and rank.get("enable_kv_cache_events")]
     if not ranks or ranks[0].get("publisher") == "null":
         return KvEvents(enabled=False)
     where = ", ".join(str(rank.get("endpoint", ""))[:100] for rank in ranks[:8])
-    return KvEvents(enabled=True, where=where, replay=all(rank.get("replay_endpoint") for rank in ranks))
+    replay = all(rank.get("replay_endpoint") for rank in ranks)
+    return KvEvents(enabled=True, where=where, replay=replay, ranks=len(ranks))
 
 
 def kv_events_of_sglang(info: Mapping[str, Any]) -> KvEvents:
@@ -74,6 +78,7 @@ def kv_events_of_sglang(info: Mapping[str, Any]) -> KvEvents:
         where=f"port {told.get('endpoint_port_base')}",
         replay=told.get("replay_endpoint_port_base") is not None,
         block_tokens=_whole(told.get("block_size")) or _whole(info.get("page_size")),
+        ranks=_whole(told.get("dp_size")) or 1,
     )
 
 

@@ -88,6 +88,7 @@ def _named(events: Iterable[Any], skipped: list[str]) -> Iterable[Stored | Remov
 def _read(told: Iterable[Stored | Removed | Cleared], rank: Any, at: Any, skipped: list[str]) -> Batch:
     """Make events of what was told; removals that follow each other are one, since engines give up blocks singly."""
     events, run, about = list[KvEvent](), list[EngineHash](), None
+    unread = list[tuple[int | None, str]]()
     for one in told:
         try:
             if isinstance(one, Removed):
@@ -96,17 +97,22 @@ def _read(told: Iterable[Stored | Removed | Cleared], rank: Any, at: Any, skippe
                     run += hashes
                     continue
                 run, about = hashes, of_this
-                events.append(BlocksRemoved(run, _tier(one.medium, one.locality), _group(one.group_idx)))
+                events.append(BlocksRemoved(run, _tier(one.medium, one.locality), _number(one.group_idx)))
             else:
                 about = None
                 events.append(_stored(one) if isinstance(one, Stored) else AllCleared())
         except _SkippedError as error:
             skipped.append(str(error))
-    return Batch(events, rank if type(rank) is int else None, skipped, at if isinstance(at, float) else None)
+            if isinstance(one, Stored):
+                unread.append((_number(one.group_idx), _text(one.kv_cache_spec_kind)))
+    return Batch(events, _number(rank), skipped, at if isinstance(at, float) else None, unread)
 
 
 def _stored(told: Stored) -> BlocksStored:
     hashes, size, parent = _hashes(told.block_hashes), told.block_size, told.parent_block_hash
+    place, group, kind = _tier(told.medium, told.locality), _number(told.group_idx), _text(told.kv_cache_spec_kind)
+    if told.token_ids == [] and place is not Tier.GPU:  # vLLM's connectors: copies of blocks that are named only
+        return BlocksStored(hashes=hashes, tokens=(), block_tokens=0, tier=place, group=group, kind=kind)
     if type(size) is not int or size < 1 or not (parent is None or type(parent) in _HASH_TYPES):
         raise _SkippedError("malformed")
     ids: Any = told.token_ids
@@ -133,9 +139,9 @@ def _stored(told: Stored) -> BlocksStored:
         adapter=adapter,
         salt=salt,
         keys=keys,
-        tier=_tier(told.medium, told.locality),
-        group=_group(told.group_idx),
-        kind=_text(told.kv_cache_spec_kind),
+        tier=place,
+        group=group,
+        kind=kind,
     )
 
 
@@ -192,5 +198,5 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _group(value: Any) -> int | None:
+def _number(value: Any) -> int | None:
     return value if type(value) is int else None

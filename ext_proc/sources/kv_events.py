@@ -122,7 +122,7 @@ class KvEventListener:
     def _look_for_silence(self, now: float) -> None:
         for watch in self._watches.values():
             if watch.is_heard:
-                problem = NOT_CONNECTED if watch.mistrust_cut(now) else ""
+                problem = NOT_CONNECTED if watch.mistrust_cut(now) or watch.lacks_a_rank(now) else ""
             elif watch.busy_at is None:
                 watch.busy_at = now if self._is_busy(watch.endpoint.slot) else None
                 continue
@@ -145,8 +145,13 @@ class _Watch:
         self.tasks: list[asyncio.Task[None]] = []
         self.heard_at = time.monotonic()
         self.busy_at: float | None = None
-        self.is_heard = False
         self.problem = ""
+        self._first_heard_at: float | None = None
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether any of the publishers has been heard."""
+        return self._first_heard_at is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -166,7 +171,14 @@ class _Watch:
             reader.feed.mistrust()
         return bool(cut)
 
+    def lacks_a_rank(self, now: float) -> bool:
+        """Tell whether a publisher was never connected, though another one was heard long ago."""
+        if self._first_heard_at is None or now - self._first_heard_at <= SILENCE_S:
+            return False
+        return any(not reader.is_connected and reader.cut_at is None for reader in self.readers)
+
     def heard(self) -> None:
         """Note that a message came."""
-        self.is_heard = True
         self.heard_at = time.monotonic()
+        if self._first_heard_at is None:
+            self._first_heard_at = self.heard_at

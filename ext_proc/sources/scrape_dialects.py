@@ -18,12 +18,14 @@ class Term(msgspec.Struct, frozen=True, gc=False):
         where: only samples with this label and value; None takes all.
         label: the label whose number counts in place of the value; None takes the value.
         mean: ranks are averaged, not added up.
+        parts: a label that is empty in the sample of the whole, where samples of its parts stand beside that.
     """
 
     name: bytes
     where: tuple[str, str] | None = None
     label: str | None = None
     mean: bool = False
+    parts: str | None = None
 
 
 class Dialect(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,6 +93,8 @@ STARTED = Term(b"process_start_time_seconds")
 
 _VLLM_CONFIG = b"vllm:cache_config_info"
 _VLLM_BLOCK = Term(_VLLM_CONFIG, label="block_size", mean=True)
+_VLLM_BLOCKS = Term(_VLLM_CONFIG, label="num_gpu_blocks", mean=True)
+"""Of each data-parallel rank it tells the blocks of all of them; `kv_cache_size_tokens` is the rank's own."""
 _SGLANG_PAGE = (Term(b"sglang:page_size", mean=True),)
 _TRTLLM_BLOCK = Term(b"trtllm_kv_cache_tokens_per_block", mean=True)
 _TRITON_REQUESTS = b"nv_trt_llm_request_metrics"
@@ -108,7 +112,7 @@ DIALECTS: Sequence[Dialect] = (
         cached_tokens=_terms(b"vllm:prefix_cache_hits_total", b"vllm:gpu_prefix_cache_hits_total"),
         capacity=(
             (Term(_VLLM_CONFIG, label="kv_cache_size_tokens"),),
-            (Term(_VLLM_CONFIG, label="num_gpu_blocks"), _VLLM_BLOCK),
+            (_VLLM_BLOCKS, _VLLM_BLOCK),
         ),
         block=(_VLLM_BLOCK,),
         ttft=_histograms(b"vllm:time_to_first_token_seconds"),
@@ -123,8 +127,9 @@ DIALECTS: Sequence[Dialect] = (
     Dialect(
         engine="sglang",
         marks=(b"sglang:",),
-        waiting=_terms(b"sglang:num_queue_reqs"),
-        running=_terms(b"sglang:num_running_reqs"),
+        # With --enable-priority-scheduling they are told once more for each priority.
+        waiting=(Term(b"sglang:num_queue_reqs", parts="priority"),),
+        running=(Term(b"sglang:num_running_reqs", parts="priority"),),
         kv_usage=_terms(b"sglang:token_usage", mean=True),
         prompt_tokens=_terms(b"sglang:prompt_tokens_total"),
         cached_tokens=_terms(b"sglang:cached_tokens_total"),

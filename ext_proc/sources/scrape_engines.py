@@ -204,6 +204,8 @@ def _values(samples: Series, term: Term) -> list[float]:
     if term.where is not None:
         name, wanted = term.where
         chosen = {text: value for text, value in samples.items() if labels(text).get(name) == wanted}
+    if term.parts is not None:
+        chosen = {text: value for text, value in chosen.items() if not labels(text).get(term.parts)} or chosen
     if any(b"_rank" in text for text in chosen):
         return _of_leaders(chosen)
     if len(chosen) > 1:  # the same labels in another order are the same series

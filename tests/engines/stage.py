@@ -13,12 +13,13 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.engines.conversations import PATH, Answer, ask
+from benchmarks.engines.conversations import PATH, Answer, Conversation, Plan, ask, body
 from benchmarks.engines.vllm_engine import MODEL, VllmEngine
 from ext_proc.app import Service
 from ext_proc.bootstrap import EnvoyOptions, to_yaml
 from ext_proc.config import load
 from ext_proc.core.model import Decision, IndexMode, Outcome
+from ext_proc.core.names import RANK
 from ext_proc.core.resident_index import ResidentIndex
 from ext_proc.local.envoy import EnvoyProcess, find_envoy
 from tests.engines.tap import Tap
@@ -26,6 +27,9 @@ from tests.waiting import until
 
 ADAPTER = "real-legal"  # a salt may be called so too
 DEADLINE_S = 120.0
+
+EXACT = 0.95
+"""Share of the requests in token mode whose cached tokens must be predicted to the token."""
 
 
 class Stage:
@@ -60,9 +64,10 @@ class Stage:
         assert not answer.problem
         return answer
 
-    async def ask_engine(self, number: int, data: bytes) -> Answer:
-        """Send a request to an engine, past Envoy and kvpicker."""
-        answer = await ask(self.session, self.engines[number].url, data)
+    async def ask_engine(self, number: int, data: bytes, rank: int | None = None) -> Answer:
+        """Send a request to an engine, perhaps to one of its ranks, past Envoy and kvpicker."""
+        named = None if rank is None else {RANK: str(rank)}
+        answer = await ask(self.session, self.engines[number].url, data, named)
         assert not answer.problem
         return answer
 
@@ -91,7 +96,8 @@ class Stage:
         """Empty the engines' caches, and wait until kvpicker has heard of it; they tell with their next step."""
         for number, engine in enumerate(self.engines):
             await engine.reset(self.session)
-            await self.ask_engine(number, chat("Say one word. " * 20))
+            for rank in range(engine.ranks):
+                await self.ask_engine(number, chat("Say one word. " * 20), rank if engine.ranks > 1 else None)
         await self.settled()
 
     async def settled(self) -> None:
@@ -112,6 +118,24 @@ def chat(text: str, *, system: str = "", model: str = MODEL, tokens: int = 1, **
     return json.dumps({**asked, **members}).encode()
 
 
+async def hold_all(stage: Stage, plan: Plan, seed: str) -> None:
+    """Hold the conversations of a plan, a few at a time."""
+    turns = asyncio.Semaphore(plan.at_once)
+    async with asyncio.TaskGroup() as tasks:
+        for number in range(plan.sessions):
+            tasks.create_task(_hold(stage, plan, Conversation(plan, seed, number), turns))
+
+
+async def _hold(stage: Stage, plan: Plan, conversation: Conversation, turns: asyncio.Semaphore) -> None:
+    """Hold a conversation whose history is what the engines really answered."""
+    answers: list[str] = []
+    for turn, think in enumerate(conversation.thinks):
+        data = body(MODEL, conversation.messages(turn, answers), plan.tokens)
+        async with turns:
+            answers.append((await stage.ask(data)).text)
+        await asyncio.sleep(think)
+
+
 @asynccontextmanager
 async def running_stage(folder: Path, engines: Sequence[VllmEngine], tokens: Mapping[str, Any]) -> AsyncIterator[Stage]:
     """Put taps, kvpicker and Envoy before engines that run already.
@@ -126,7 +150,9 @@ async def running_stage(folder: Path, engines: Sequence[VllmEngine], tokens: Map
         for engine in engines:
             stage.taps.append(await exits.enter_async_context(Tap(engine.url).running()))
         listed = [{**engine.settings, "address": tap.address} for engine, tap in zip(engines, stage.taps, strict=True)]
-        pool = {"endpoints": listed, "kv_events": {"port": 1}, "tokens": dict(tokens)}
+        ranks = engines[0].ranks
+        events = {"port": 1, "ranks": ranks, "pin_rank": ranks > 1}
+        pool = {"endpoints": listed, "kv_events": events, "tokens": dict(tokens)}
         eds = folder / "eds.json"
         config = {
             "listen": ["127.0.0.1:0"],

@@ -10,14 +10,17 @@ from typing import NamedTuple
 import aiohttp
 from aiohttp import web
 
+from ext_proc.core.names import RANK
+
 _HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "te", "trailer", "upgrade", "content-length"})
 
 
 class Passed(NamedTuple):
-    """One request that was passed on: its path and the SHA-256 of its body."""
+    """One request that was passed on: its path, the SHA-256 of its body, and the rank that was named, if any."""
 
     path: str
     digest: str
+    rank: str | None = None
 
 
 class Tap:
@@ -40,7 +43,8 @@ class Tap:
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Pass a request on, and the answer back; an engine that does not answer is a bad gateway."""
         body = await request.read()
-        self.passed.append(Passed(request.path, hashlib.sha256(body).hexdigest()))
+        digest = hashlib.sha256(body).hexdigest()
+        self.passed.append(Passed(request.path, digest, request.headers.get(RANK)))
         headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOP_BY_HOP]
         try:
             async with self._session.request(

@@ -2,45 +2,28 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.engines.conversations import PATH, Conversation, Plan, body
-from benchmarks.engines.vllm_engine import BLOCK_TOKENS, MODEL
+from benchmarks.engines.conversations import PATH, Plan
+from benchmarks.engines.vllm_engine import BLOCK_TOKENS
 from ext_proc.core.model import IndexMode
-from tests.engines.stage import DEADLINE_S, Stage, chat
+from tests.engines.stage import DEADLINE_S, EXACT, Stage, chat, hold_all
 from tests.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-EXACT = 0.95
-"""Share of the requests in token mode whose cached tokens must be predicted to the token."""
-
 PLAN = Plan(tokens=24, think=0.3)
-
-
-async def _hold(stage: Stage, conversation: Conversation, turns: asyncio.Semaphore) -> None:
-    """Hold a conversation whose history is what the engines really answered."""
-    answers: list[str] = []
-    for turn, think in enumerate(conversation.thinks):
-        data = body(MODEL, conversation.messages(turn, answers), PLAN.tokens)
-        async with turns:
-            answers.append((await stage.ask(data)).text)
-        await asyncio.sleep(think)
 
 
 async def test_cached_tokens_are_predicted_exactly_and_bodies_arrive_unchanged(
     stage: Stage, results: dict[str, Any]
 ) -> None:
     """Of conversations that do not fit in the caches, nearly every request's cached tokens are known beforehand."""
-    turns = asyncio.Semaphore(PLAN.at_once)
-    async with asyncio.TaskGroup() as tasks:
-        for number in range(PLAN.sessions):
-            tasks.create_task(_hold(stage, Conversation(PLAN, "truth", number), turns))
+    await hold_all(stage, PLAN, "truth")
     count = PLAN.sessions * PLAN.turns
     joined = await stage.joined(count)
     made = [(decision.prediction(outcome.served or ""), outcome.usage.cached_tokens) for decision, outcome in joined]

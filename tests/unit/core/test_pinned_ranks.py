@@ -111,6 +111,40 @@ def test_no_rank_is_named_that_some_endpoint_does_not_have() -> None:
         assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
 
 
+def test_while_a_rank_is_not_heard_the_engine_chooses() -> None:
+    """It may not exist, and a request for it would be refused; till then the engine counts as the mean of its ranks."""
+    index = ResidentIndex()
+    first = index.feed(0, 0, is_pinned=True)
+    second = index.feed(0, 1, is_pinned=True)
+    store(first, 4)
+    hits, plain = TokenHits(index), decision(0)
+    assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
+    assert index.tokens_held(LONG.chain, [0]) == [8]
+    store(second, 1)
+    assert (hits.pinned(plain, LONG, PREFILL, 0.0).rank, index.tokens_held(LONG.chain, [0])) == (0, [16])
+    second.mistrust()
+    assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
+
+
+def test_what_was_sent_without_a_rank_is_held_by_one_that_nobody_knows() -> None:
+    """An engine that chooses by itself counts as the mean of its ranks before its reports as after them."""
+    index = ResidentIndex()
+    pinned, _ = feeds(index, 0, 2), feeds(index, 1, 2, is_pinned=False)
+    hits = TokenHits(index)
+    pinned[1].mistrust()
+    for slot in (0, 1):
+        hits.sent(f"{slot}", slot, LONG, 0.0, PREFILL)
+    assert hits.held(LONG, [0, 1], 0.0) == [20, 20]
+    store(pinned[1], 0)
+    made = hits.pinned(decision(0), LONG, PREFILL, 0.0)
+    assert (made.rank, made.hit_tokens) == (0, 0)
+    hits.sent("named", 0, LONG, 0.0, PREFILL, made.rank)
+    assert hits.held(LONG, [0, 1], 0.0) == [40, 20]
+    for name in ("0", "1", "named"):
+        hits.ended(name, 0.0, computed=False)
+    assert hits.held(LONG, [0, 1], 0.0) == [0, 0]
+
+
 def test_a_rank_without_a_strategy_that_counts_seconds() -> None:
     """Then tokens are priced at a usual speed, and what is held still decides."""
     index = ResidentIndex()

@@ -65,20 +65,26 @@ class Naive:
         else:
             self._stored(event)
 
+    def _meant(self, name: EngineHash) -> Path | None:
+        known = [self.names[tier][name][0] for tier in Tier if name in self.names[tier]]
+        return known[0] if known else self.doubted.get(name)
+
     def _stored(self, event: BlocksStored) -> None:
-        if event.parent is None:
-            above: Path = (event.adapter, ())
-        else:
-            known = [self.names[tier][event.parent][0] for tier in Tier if event.parent in self.names[tier]]
-            known += [self.doubted[event.parent]] if event.parent in self.doubted else []
-            if not known:
+        # A copy in another tier is of what its name meant before, whatever else is told of it.
+        paths = [self._meant(name) for name in event.hashes]
+        if event.tier is Tier.GPU or None in paths:
+            above = (event.adapter, ()) if event.parent is None else self._meant(event.parent)
+            if above is None:
                 return
-            above = known[0]
+            paths = []
+            for place in range(len(event.hashes)):
+                above = above[0], (*above[1], tuple(event.tokens[place * SIZE : (place + 1) * SIZE]))  # type: ignore[assignment]
+                paths.append(above)
         names = self.names[event.tier]
-        for place, name in enumerate(event.hashes):
-            above = (above[0], (*above[1], tuple(event.tokens[place * SIZE : (place + 1) * SIZE])))  # type: ignore[assignment]
-            before, copies = names.get(name, (above, 0))
-            names[name] = above, copies + 1 if before == above else 1
+        for name, path in zip(event.hashes, paths, strict=True):
+            assert path is not None
+            before, copies = names.get(name, (path, 0))
+            names[name] = path, copies + 1 if before == path else 1
 
     def held(self, adapter: str, prompt: Sequence[tuple[int, int]]) -> float:
         """Return the blocks held of a prompt, those in far tiers by their weight."""
@@ -93,13 +99,14 @@ class Naive:
 
 
 def held(ranks: Sequence[Naive], adapter: str, prompt: Sequence[tuple[int, int]], *, is_pinned: bool) -> int | None:
-    """Return the tokens that an engine holds of a prompt: its best rank's if that can be named, else their mean."""
+    """Return the tokens that an engine holds of a prompt: its best rank's if all can be named, else their mean."""
     if any(rank.is_waiting for rank in ranks) or not any(rank.is_known for rank in ranks):
         return None
     of_each = [rank.held(adapter, prompt) for rank in ranks]
     if not any(of_each) and not all(rank.is_complete for rank in ranks if rank.has_begun):
         return None
-    return int((max(of_each) if is_pinned else sum(of_each) / len(ranks)) * SIZE)
+    is_named = is_pinned and all(rank.is_known for rank in ranks)
+    return int((max(of_each) if is_named else sum(of_each) / len(ranks)) * SIZE)
 
 
 class Rank:

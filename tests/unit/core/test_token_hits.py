@@ -108,7 +108,7 @@ def test_what_is_over_takes_no_memory() -> None:
         if number % 2:
             known.ended(str(number), float(number), computed=True)
     known.held(LONG, [0], 200.0)
-    assert (known._sent, known._copies, len(known._over)) == ({}, {0: {0: {}}}, 0)
+    assert (known._sent, known._copies, len(known._over)) == ({}, {0: {None: {}}}, 0)
 
 
 TREE = st.lists(st.integers(0, 2), min_size=1, max_size=24)

@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from ext_proc.config import KvEventsConfig
 from ext_proc.core.kv_state import Disbelief, PublisherState
-from ext_proc.doctor.events_advice import of_listening, seen
+from ext_proc.doctor.events_advice import of_listening, of_ranks, seen
 from ext_proc.doctor.examination import Examination
 from ext_proc.doctor.finding import Level
+from ext_proc.doctor.pages import KvEvents
 
 
 def state(**changes: Any) -> PublisherState:
@@ -39,6 +41,37 @@ def test_each_trouble_has_its_remedy(changes: dict[str, Any], level: Level, word
     assert (finding.level, finding.where) == (level, "10.0.0.1:1, tcp://10.0.0.1:5557")
     assert word in f"{finding.what} {finding.do}"
     assert finding.brings
+
+
+@pytest.mark.parametrize(
+    ("published", "configured", "what", "do"),
+    [
+        (2, KvEventsConfig(port=1), "2 data-parallel ranks, and `kv_events.ranks` says 1", "ranks: 2`"),
+        (2, KvEventsConfig(port=1, ranks=4, pin_rank=True), "2 data-parallel ranks", "ranks: 2`"),
+        (1, KvEventsConfig(port=1, ranks=2), "one data-parallel rank", "remove `kv_events.ranks`"),
+    ],
+)
+def test_ranks_that_nobody_hears_or_that_do_not_exist(
+    published: int, configured: KvEventsConfig, what: str, do: str
+) -> None:
+    """What an engine holds is half known, or no rank can be named."""
+    one = Examination(endpoint="10.0.0.1:1", pool="p", kv_events=KvEvents(True, ranks=published))
+    (finding,) = of_ranks(one, configured)
+    assert finding.level is Level.PROBLEM
+    assert what in finding.what
+    assert do in finding.do
+    assert ("named" in finding.brings) is configured.pin_rank
+
+
+def test_ranks_that_are_all_heard_or_need_not_be() -> None:
+    """Nothing is said either of an engine that publishes nothing, or of a pool that listens to none."""
+    for events, settings in (
+        (KvEvents(True, ranks=2), KvEventsConfig(port=1, ranks=2)),
+        (KvEvents(False), KvEventsConfig(port=1, ranks=2)),
+        (KvEvents(True, ranks=2), None),
+        (None, KvEventsConfig(port=1, ranks=2)),
+    ):
+        assert list(of_ranks(Examination(endpoint="10.0.0.1:1", pool="p", kv_events=events), settings)) == []
 
 
 def test_the_table_tells_in_a_few_words() -> None:

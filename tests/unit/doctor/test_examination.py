@@ -23,8 +23,8 @@ from tests.unit.sources.tokenizer_files import write
 
 SGLANG_METRICS = b"sglang:num_running_reqs 0\nsglang:num_queue_reqs 0\nsglang:page_size 64\n"
 VLLM_EVENTS = {
-    "0": {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": None},
     "1": {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://*:5558", "replay_endpoint": None},
+    "0": {"enable_kv_cache_events": True, "publisher": "zmq", "endpoint": "tcp://*:5557", "replay_endpoint": None},
 }
 
 
@@ -96,11 +96,11 @@ async def test_nothing_is_generated_unless_that_is_asked_for(http: aiohttp.Clien
 
 
 async def test_events_of_vllm_are_read_rank_by_rank(http: aiohttp.ClientSession) -> None:
-    """Newer versions list where each data-parallel rank publishes."""
+    """Newer versions list where each data-parallel rank publishes, in the order in which they became ready."""
     async with serving() as engine:
         engine.answer = paths({"/kv_event_sources": json.dumps(VLLM_EVENTS).encode(), "/v1/models": b"{}"})
         made = await ask(http, engine.address)
-        assert (made.engine, made.kv_events) == ("vllm", KvEvents(True, "tcp://*:5557, tcp://*:5558"))
+        assert (made.engine, made.kv_events) == ("vllm", KvEvents(True, "tcp://*:5557, tcp://*:5558", ranks=2))
         engine.answer = paths({"/kv_event_sources": b'{"0":{"enable_kv_cache_events":false}}'})
         assert (await ask(http, engine.address)).kv_events == KvEvents(False)
 
@@ -108,12 +108,13 @@ async def test_events_of_vllm_are_read_rank_by_rank(http: aiohttp.ClientSession)
 async def test_sglang_tells_all_in_one(http: aiohttp.ClientSession) -> None:
     """Events, block size and version come with its server info, also where its metrics are off."""
     events = {"publisher": "zmq", "endpoint_port_base": 5557, "block_size": 64, "replay_endpoint_port_base": 5657}
+    events["dp_size"] = 4
     info: dict[str, Any] = {"version": "0.5.23", "kv_events": events, "disable_radix_cache": True}
     async with serving() as engine:
         engine.answer = paths({"/server_info": json.dumps(info).encode()})
         made = await ask(http, engine.address)
         assert (made.engine, made.version, made.block_tokens, made.prefix_caching) == ("sglang", "0.5.23", 64, False)
-        assert made.kv_events == KvEvents(True, "port 5557", replay=True, block_tokens=64)
+        assert made.kv_events == KvEvents(True, "port 5557", replay=True, block_tokens=64, ranks=4)
         engine.answer = paths({"/server_info": b'{"kv_events":null,"page_size":1}', "/metrics": SGLANG_METRICS})
         made = await ask(http, engine.address)
         assert (made.kv_events, made.block_tokens) == (KvEvents(False, block_tokens=1), 64)

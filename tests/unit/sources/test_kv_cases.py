@@ -211,3 +211,64 @@ def test_d26_answers_do_not_count_twice() -> None:
         assert fleet.held(IDS) == [16]
     fleet.hear(removed(99))
     assert fleet.held(IDS) == [0]
+
+
+def test_d20_of_an_engine_whose_events_cannot_be_used_nothing_is_known() -> None:
+    """It holds something: where nothing else is known of a prompt, it is not said to hold none of it.
+
+    So do SGLang's with EAGLE, whose tokens are pairs. Groups of layers that do not count are none of this.
+    """
+    pairs = {"block_hashes": [4], "parent_block_hash": None, "token_ids": [[1, 2], [2, 3]], "block_size": 2}
+    for event, held in (
+        (pairs, [None]),
+        ({**pairs, "group_idx": 1}, [0]),
+        ({**pairs, "group_idx": 1, "kv_cache_spec_kind": "full_attention"}, [None]),
+        ({**pairs, "group_idx": 0, "kv_cache_spec_kind": "sliding_window"}, [0]),
+    ):
+        fleet = Fleet()
+        fleet.hear(batch(GPU_ROW))
+        assert fleet.held(NEXT) == [0]
+        fleet.hear(batch({"type": "BlockStored", **event}))
+        assert (fleet.held(NEXT), fleet.held(IDS)) == (held, [16])
+        fleet.hear(batch(["AllBlocksCleared"]))
+        assert fleet.held(NEXT) == [0]
+
+
+def copied(name: int, medium: str = "CPU", **fields: Any) -> bytes:
+    """Encode what vLLM's connectors tell of a block that was copied to another tier: its name alone."""
+    event = {"type": "BlockStored", "block_hashes": [name], "parent_block_hash": None, "token_ids": [], "block_size": 0}
+    return batch({**event, "lora_id": None, "medium": medium, "lora_name": None, "group_idx": 0, **fields})
+
+
+def test_a_copy_in_another_tier_may_be_told_by_its_name_alone() -> None:
+    """It stays when the block leaves the GPU, for what its tier is worth, until it is gone there too."""
+    fleet = Fleet()
+    fleet.hear(batch(GPU_ROW))
+    fleet.hear(copied(99))
+    fleet.hear(copied(99, "STORAGE", block_size=16))
+    assert fleet.held(IDS) == [16]
+    for medium, held in (("GPU", 8), ("CPU", 4), ("STORAGE", 0)):
+        fleet.hear(removed(99, medium))
+        assert fleet.held(IDS) == [held]
+    assert fleet.problems == []
+
+
+def test_a_copy_of_a_block_that_was_never_told_is_counted() -> None:
+    """Nothing can be said of it; and on the GPU a block without tokens is none."""
+    fleet = Fleet()
+    fleet.hear(copied(98))
+    fleet.hear(batch(GPU_ROW))
+    fleet.hear(copied(98))
+    fleet.hear(copied(99, group_idx=1))
+    fleet.hear(copied(98, "GPU"))
+    assert (fleet.problems, fleet.held(IDS)) == (["unknown_block"] * 2 + ["other_group", "malformed"], [16])
+
+
+def test_a_copy_is_of_what_its_name_meant_whatever_else_is_told() -> None:
+    """VLLM tells tokens of copies where asked to, but neither salt nor images (0.32): they are known from before."""
+    fleet = Fleet()
+    first = {"type": "BlockStored", "block_hashes": [7], "token_ids": IDS, "block_size": 16, "group_idx": 0}
+    fleet.hear(batch({**first, "medium": "GPU", "extra_keys": [["tenant-a"]]}))
+    fleet.hear(batch({**first, "medium": "CPU"}))
+    fleet.hear(removed(7))
+    assert (fleet.held(IDS), fleet.held(IDS, salt="tenant-a"), fleet.problems) == ([0], [8], [])

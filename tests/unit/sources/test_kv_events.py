@@ -168,6 +168,28 @@ async def test_an_engine_that_is_at_work_and_silent_is_reported(monkeypatch: pyt
         await until(lambda: heard.problems == [NO_EVENTS, ""])
 
 
+async def test_a_rank_that_is_configured_and_not_there_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another one was heard for long; what it says is believed, but no request names a rank that may not exist."""
+    monkeypatch.setattr(kv_events, "SILENCE_S", 0.2)
+    first, second = neighbours()
+    async with first, second:
+        second.discard()
+        heard = Listening(f"port: {first.port}, replay_port: {first.replay_port}, ranks: 2, pin_rank: true")
+        async with running(heard):
+
+            async def is_heard() -> bool:
+                await first.publish(stored(1))
+                return heard.held(1) == SIZE // 2
+
+            await until(is_heard)
+            await until(lambda: heard.problems == [NOT_CONNECTED])
+            assert heard.index.ranks(heard.endpoint.slot) == 0
+            async with Publisher(second.port, second.replay_port):
+                await until(lambda: heard.problems == [NOT_CONNECTED, ""])
+                await until(lambda: heard.index.ranks(heard.endpoint.slot) == 2)
+                assert heard.held(1) == SIZE
+
+
 @pytest.mark.parametrize("replay", [True, False], ids=["can be asked", "cannot be asked"])
 async def test_an_engine_that_was_heard_and_is_cut_off_is_not_believed(
     monkeypatch: pytest.MonkeyPatch, *, replay: bool

@@ -243,13 +243,38 @@ def test_ranks_that_share_a_batch_count_once() -> None:
     assert signals("".join(lines)).running == 7.0
 
 
-def test_the_capacity_of_ranks_is_added_up() -> None:
-    """Each data-parallel rank has its own blocks; a block is as large on each; the newest of two lines counts."""
-    page = "".join(
-        f'vllm:cache_config_info{{block_size="16",engine="{engine}",num_gpu_blocks="{blocks}"}} 1.0\n'
-        for engine, blocks in [(0, 50), (0, 100), (1, 200)]
-    )
-    assert signals(page).kv_tokens == 300 * 16
+CONFIG = (
+    'vllm:cache_config_info{{block_size="32",engine="{}",kv_cache_size_tokens="{}",num_gpu_blocks="{}",'
+    'num_gpu_blocks_override="300"}} 1.0\n'
+)
+
+
+def test_what_is_told_once_more_by_priority_counts_once() -> None:
+    """SGLang 0.5.23 with --enable-priority-scheduling tells the whole with an empty priority, and then each part."""
+    lines = [
+        f'sglang:num_running_reqs{{dp_rank="{dp}",engine_type="unified",priority="{priority}",tp_rank="0"}} {value}\n'
+        for dp, priority, value in [(0, "", 5), (0, "1", 3), (0, "None", 2), (1, "", 1), (1, "1", 1), (1, "None", 0)]
+    ]
+    assert signals("".join(lines)).running == 6.0
+    assert signals("".join(line for line in lines if 'priority=""' not in line)).running == 6.0
+    answered = [
+        f'sglang:prompt_tokens_total{{priority="{priority}"}} {value}\n' for priority, value in [("", 4), ("1", 7)]
+    ]
+    assert signals("".join([*lines, *answered])).prompt_tokens == 11.0  # each request is counted under one
+
+
+def test_the_capacity_of_ranks_is_added_up_once() -> None:
+    """VLLM tells of each rank its own tokens, and the blocks of all ranks: so did 0.32 with two ranks of 300 blocks."""
+    page = "".join(CONFIG.format(engine, 9600, 600) for engine in range(2))
+    assert signals(page).kv_tokens == 2 * 300 * 32
+    before = page.replace("kv_cache_size_tokens", "swap_space")  # versions that do not tell tokens
+    assert signals(before).kv_tokens == 2 * 300 * 32
+
+
+def test_the_newest_of_two_capacities_counts() -> None:
+    """A rank that was configured anew has a line of before."""
+    page = CONFIG.format(0, "None", 50) + CONFIG.format(0, "None", 100)
+    assert signals(page).kv_tokens == 100 * 32
 
 
 @pytest.mark.parametrize("text", ["None", "", "0", "-1", "nan", "inf", "1e300"])
