@@ -146,7 +146,9 @@ def _memories(
     sizes, leases = config.index, config.leases
     hasher = hasher or PromptHasher(block_sizes(sizes.first_block_bytes, sizes.last_block_bytes))
     if ledger is None:
-        ledger = Ledger(timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases)
+        ledger = Ledger(
+            hasher.tokens, timeout=leases.timeout_s, renewal_timeout=leases.renewal_timeout_s, limit=leases.max_leases
+        )
     if index is None:
         index = ObservedIndex(hasher.tokens, max_blocks=sizes.max_blocks)
     if resident is None:

@@ -7,7 +7,7 @@ landing on one endpoint.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import islice, repeat
 from math import inf
 
@@ -16,11 +16,14 @@ import msgspec
 from ext_proc.core.load import NO_PLACE, Load, Place, Service
 from ext_proc.core.model import GENERATING, BlockHash, Decision
 from ext_proc.core.prefill import Prefill
+from ext_proc.core.sharing import Sharing
 from ext_proc.core.siblings import Siblings
 
 _OVERSTAY = 5.0
 _MOST_SEARCHED = 4096
 _LEAST_STAY = 60.0
+_CROWDED = 0.5
+"""Share of an endpoint's KV memory from which on it is worth counting what requests have in common."""
 
 
 class Learnt(msgspec.Struct, frozen=True, gc=False):
@@ -66,6 +69,7 @@ class Lease(msgspec.Struct, gc=False):
         moved_to: address of the endpoint where it is booked in place of the chosen one; empty as nearly always.
         blamed: addresses of endpoints that were blamed for an attempt of it.
         relearnt: whether the index was told that its prefix went elsewhere.
+        sharing: where its blocks are counted; None if nowhere, as nearly always.
     """
 
     decision: Decision
@@ -82,6 +86,7 @@ class Lease(msgspec.Struct, gc=False):
     moved_to: str = ""
     blamed: tuple[str, ...] = ()
     relearnt: bool = False
+    sharing: Sharing | None = None
 
     @property
     def address(self) -> str:
@@ -93,6 +98,7 @@ class Ledger:
     """Leases by decision id and loads by slot.
 
     Args:
+        measure: tokens of so many leading blocks of a prompt, as the hasher cuts them.
         timeout: seconds after which a lease without an outcome is given up.
         renewal_timeout: the same once the access log has been seen to renew leases of running requests.
         limit: leases at most; those beyond it that were not heard of for longest are given up when `expire` is called.
@@ -100,12 +106,14 @@ class Ledger:
 
     def __init__(
         self,
+        measure: Callable[[int], int] = int,
         *,
         timeout: float = 900.0,
         renewal_timeout: float = 45.0,
         limit: int = 100_000,
     ) -> None:
         self._limit = limit
+        self._measure = measure
         self._timeout = timeout
         self._renewal_timeout = renewal_timeout
         self._renewed = False
@@ -175,6 +183,9 @@ class Ledger:
             place = load.add(prefill, tokens, now, tells=tells)
         lease = Lease(decision, learnt, prefill, load, place, tokens, counted, now)
         self._leases[decision.id] = lease
+        memory = decision.endpoints[0].kv_tokens
+        if memory and counted and load.tokens > _CROWDED * memory:
+            self._share(lease)
         if learnt.held is not None:
             self.siblings.begin(learnt.held)
         return lease
@@ -212,7 +223,7 @@ class Ledger:
             return None
         lease.moved_to = address
         if lease.counted:
-            lease.load.release(lease.tokens, now)
+            _release(lease, now)
             if lease.first_token is None:
                 lease.load.cancel(lease.place, lease.prefill.seconds, now)
             lease.load = self.load(slot)
@@ -276,7 +287,7 @@ class Ledger:
         if not lease.counted:
             return lease
         load = lease.load
-        load.release(lease.tokens, now)
+        _release(lease, now)
         if answered_by == (lease.moved_to or lease.decision.chosen.address):
             load.done(lease.place)
             if load.recent is None:  # else the engine tells its queue, with what others sent
@@ -320,4 +331,19 @@ class Ledger:
                 break
             if lease.counted and not lease.held:
                 lease.counted = False
-                lease.load.release(lease.tokens, now)
+                _release(lease, now)
+
+    def _share(self, lease: Lease) -> None:
+        learnt, load = lease.learnt, lease.load
+        scale = lease.decision.request.prompt_tokens / learnt.estimated if learnt.estimated else 1.0
+        if load.sharing is None:
+            load.sharing = Sharing(self._measure, scale)
+        lease.sharing = load.sharing
+        lease.sharing.begin(learnt.chain, scale)
+
+
+def _release(lease: Lease, now: float) -> None:
+    lease.load.release(lease.tokens, now)
+    if lease.sharing is not None:
+        lease.sharing.end(lease.learnt.chain)
+        lease.sharing = None

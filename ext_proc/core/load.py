@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from ext_proc.core.prefill import Prefill
+from ext_proc.core.sharing import Sharing
 
 _RECENT = 256
 _MOST_VOID = 256
@@ -60,6 +61,7 @@ class Load(msgspec.Struct, gc=False):
         silent: the part of that whose requests tell no first token.
         idle: when the queue was last seen empty at a dispatch, and what had been sent by then.
         heard: when the last first token came, and what had been sent up to it.
+        sharing: what of those requests is the same, since memory was getting short; None if it never was.
     """
 
     in_flight: int = 0
@@ -73,6 +75,12 @@ class Load(msgspec.Struct, gc=False):
     silent: float = 0.0
     idle: tuple[float, Place] = (0.0, Place())
     heard: tuple[float, Place] = (0.0, Place())
+    sharing: Sharing | None = None
+
+    @property
+    def pinned(self) -> int:
+        """Tokens of KV memory that the requests in flight hold or will hold, what they share counted once."""
+        return self.tokens if self.sharing is None else max(self.tokens - self.sharing.tokens, 0)
 
     @property
     def left(self) -> float:

@@ -7,15 +7,17 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     e_j    = u_j * (1 + (L - u_j / 2) / A)                 effective tokens: linear part and attention
     S_j    = e_j / R_j                                     own prefill
     W_j    = max(0, B_j - now)                             virtual queue
-    K_j    = max(0, M_j + L + o - 0.95 C_j) * D / max(M_j, 1)
+    K_j    = max(0, H_j + L - c_j - C_j) * D / max(H_j, 1)   wait for KV memory
     q      = min_j (W_j + K_j)
     f_j    = 1 + min(2, q) + 0.03 * min(n_j, 64)
     cost_j = W_j + S_j * f_j + K_j
 
-The n_j term prices interference with running requests and the K_j term the wait for KV memory; without both, a hot
-prefix draws all traffic to one endpoint. The q factor makes a backlogged fleet care more for what it has cached. R, A,
-o and D are learnt. Where the memory of an endpoint (C) is unknown the smallest known one is assumed; if none is known,
-K is 0.
+The n_j term prices interference with running requests. H_j is the memory that those hold: their prompts, of which an
+engine holds once what several begin with, and o / 2 for each, since on average half of an answer is there; c_j is what
+of this prompt they hold already. Engines let in what fits now, and make room for what grows as others end. What is
+shared is counted for requests that came when half of the memory was spoken for; where less is, K is 0 anyhow. The q
+factor makes a backlogged fleet care more for what it has cached. R, A, o and D are learnt. Where the memory of an
+endpoint (C) is unknown the smallest known one is assumed; if none is known, K is 0.
 
 What is popular gets copies: if p > 4 requests that begin with the same held prefix are in flight, and as many have
 ended while others were, a candidate that nobody waits for (W_j + K_j = 0) pays for what it lacks of that prefix only
@@ -24,9 +26,14 @@ one share in p / 4, since the others will use the copy:
     x_j    = S_j * (1 - min e / e_j)                       what it lacks, if that is at most D / 2
     cost_j = S_j * f_j - x_j * f_j * (1 - 4 / p)
 
-Without that, requests that share a long system prompt stay for long on the few engines that had it first, and crowd
+Their K_j counts all tokens of all requests in flight, M_j, however many share them: an engine holds a prefix once, but
+reads it for each that decodes, and what is copied is copied to be spread.
+
+    K_j    = max(0, M_j + L + o - 0.95 C_j) * D / max(M_j, 1)
+
+Without copies, requests that share a long system prompt stay for long on the few engines that had it first, and crowd
 each other while they decode: simulated at 0.6 of capacity, first tokens took 1.18 times as long as with a view of the
-engines' true caches, and the others 1.21 times; with it 1.04 and 1.04. Requests that begin alike but came all at once
+engines' true caches, and the others 1.21 times; with them 1.04 and 1.04. Requests that begin alike but came all at once
 are left together, and none spends more on a copy than half of what requests usually take.
 """
 
@@ -41,7 +48,6 @@ import msgspec
 
 from ext_proc.core.attention import START
 from ext_proc.core.candidates import Candidates
-from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
 from ext_proc.core.strategies import Context, Ranking
 
@@ -51,7 +57,10 @@ LEAST_UNCACHED = 16
 _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
 _INTERFERENCE_CAP = 64
-_USABLE_MEMORY = 0.95
+_READABLE = 0.95
+_LATER = 0.5
+"""Share of its answer that a request in flight has yet to get on average, and that takes no memory yet."""
+
 _PER_COPY = 4
 """Requests in flight with the same prefix that bear the price of one more copy of it together."""
 
@@ -98,7 +107,7 @@ class LeastWait:
         parameters = self._parameters
         attention = (parameters.learn and context.attention) or parameters.attention_tokens
         works, prefills = self._prefills(request.prompt_tokens, attention, candidates, context)
-        memories = _memories(request.prompt_tokens + context.output, context.residence, candidates, loads)
+        memories = _memories(request.prompt_tokens, candidates, context)
         waits = list(map(add, queues, memories)) if memories else queues
         backlog = min(waits)
         factor, share, most = 1 + min(_BACKLOG_CAP, backlog), _INTERFERENCE, _INTERFERENCE_CAP
@@ -147,14 +156,24 @@ def _discounts(
     ]
 
 
-def _memories(claim: float, residence: float, candidates: Candidates, loads: Sequence[Load]) -> list[float]:
+def _memories(length: int, candidates: Candidates, context: Context) -> list[float]:
     """Return the seconds of waiting for KV memory (K) at each candidate; empty if nobody waits, as nearly always."""
-    least = candidates.least_kv_tokens
-    if least is None or max([load.tokens for load in loads]) + claim <= _USABLE_MEMORY * least:
+    least, loads, answer = candidates.least_kv_tokens, context.loads, context.output
+    if least is None or max([load.tokens for load in loads]) + length + answer <= _READABLE * least:
         return []
+    sizes, residence = [size or least for size in candidates.kv_tokens], context.residence
+    if context.siblings > _PER_COPY:
+        held = [float(load.tokens) for load in loads]
+        missing = [tokens + length + answer - _READABLE * size for tokens, size in zip(held, sizes, strict=True)]
+    else:
+        later = _LATER * answer
+        held = [load.pinned - load.in_flight * later for load in loads]
+        missing = [tokens + length - size for tokens, size in zip(held, sizes, strict=True)]
+        missing = [
+            tokens - load.sharing.common(context.chain) if tokens > 0 and load.sharing else tokens
+            for tokens, load in zip(missing, loads, strict=True)
+        ]
     return [
-        excess * residence / (load.tokens or 1)
-        if (excess := load.tokens + claim - _USABLE_MEMORY * (size or least)) > 0
-        else 0.0
-        for size, load in zip(candidates.kv_tokens, loads, strict=True)
+        excess * residence / max(tokens, 1.0) if excess > 0 else 0.0
+        for excess, tokens in zip(missing, held, strict=True)
     ]

@@ -42,6 +42,21 @@ class OracleIndex(ObservedIndex):
         """Correct nothing."""
 
 
+class TrueLoad(Load, gc=False):
+    """What is in flight at an engine that can be looked into.
+
+    Attributes:
+        in_use: tokens of KV memory that it holds or will hold for them.
+    """
+
+    in_use: int = 0
+
+    @property
+    def pinned(self) -> int:
+        """Those, not what requests add up to."""
+        return self.in_use
+
+
 class OracleLedger(Ledger):
     """Answers from the queues of the engines; engines are counted as slots.
 
@@ -63,7 +78,13 @@ class OracleLedger(Ledger):
     def _load(self, engine: Engine, now: float) -> Load:
         present = [*engine.running.values(), *engine.waiting]
         tokens = sum(one.request.prompt_tokens + one.request.output_tokens for one in present)
-        return Load(in_flight=len(present), tokens=tokens, busy_until=now + Backlog.of(engine, now).seconds)
+        size, used = engine.block_tokens, engine.blocks.used * engine.block_tokens
+        for one in engine.waiting:
+            used += one.target - engine.depth(one.request.blocks, one.target) * size
+        to_come = sum(steps for steps, _ in engine.ends())
+        to_come += sum(one.request.output_tokens - one.generated for one in (*engine.prefilling, *engine.waiting))
+        until = now + Backlog.of(engine, now).seconds
+        return TrueLoad(in_flight=len(present), tokens=tokens, busy_until=until, in_use=used + to_come)
 
 
 class TtftOracle:

@@ -6,13 +6,14 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ext_proc.core.ledger import NOTHING_LEARNT, Lease, Ledger
+from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Lease, Ledger
 from ext_proc.core.load import Load
 from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.prefill import Prefill
 from tests.unit.core.builders import endpoints, request
 
 A, B = endpoints(2)
+SMALLER = endpoints(2, kv_tokens=60)
 
 
 def _decision(name: str, endpoint: Endpoint, tokens: int = 100) -> Decision:
@@ -205,12 +206,86 @@ def test_reports_shorten_the_patience(ledger: Ledger) -> None:
     assert not ledger.renew("2", 50.0)
 
 
+def _crowd(ledger: Ledger, name: str, endpoint: Endpoint, chain: tuple[int, ...], tokens: int = 100) -> Lease:
+    learnt = Learnt(chain, estimated=tokens)
+    return ledger.take(_decision(name, endpoint, tokens), learnt, Prefill(seconds=1.0), output=50.0, now=0.0)
+
+
+SMALL = Endpoint(address="10.0.0.9:8000", pool="p", slot=9, kv_tokens=600)
+
+
+def _crowded() -> Ledger:
+    """Make a ledger that counts blocks of 20 tokens, half of the memory of whose endpoint is spoken for."""
+    ledger = Ledger(lambda blocks: 20 * blocks)
+    ledger.add(SMALL.slot)
+    for name in ("1", "2"):
+        _crowd(ledger, name, SMALL, (1, 2, 3))
+    return ledger
+
+
+def test_what_requests_share_is_pinned_once() -> None:
+    """Once half of the memory is spoken for, a request adds what no other one that came since has brought already."""
+    ledger = _crowded()
+    load = ledger.load(SMALL.slot)
+    assert (load.tokens, load.pinned, load.sharing) == (300, 300, None)
+    _crowd(ledger, "3", SMALL, (1, 2, 3))
+    assert (load.tokens, load.pinned) == (450, 450)
+    _crowd(ledger, "4", SMALL, (1, 2, 4))
+    assert (load.tokens, load.pinned) == (600, 560)
+    ledger.end("1", 1.0)
+    assert (load.tokens, load.pinned) == (450, 410)
+    ledger.end("3", 1.0)
+    assert (load.tokens, load.pinned) == (300, 300)
+
+
+def test_where_the_size_is_unknown_all_counts() -> None:
+    """An endpoint that does not tell its memory is never short of it, so nobody asks what is shared."""
+    ledger = Ledger()
+    ledger.add(A.slot)
+    for name in ("1", "2", "3"):
+        _crowd(ledger, name, A, (1, 2, 3))
+    assert ledger.load(A.slot).sharing is None
+
+
+def test_a_request_that_moves_shares_no_more() -> None:
+    """Where it went it counts in full, and where it was it leaves nothing behind."""
+    ledger = _crowded()
+    for name in ("3", "4"):
+        _crowd(ledger, name, SMALL, (1, 2, 3))
+    ledger.add(7)
+    ledger.move("4", "10.9.9.9:1", 7, 0.0)
+    loads = ledger.loads_of([SMALL.slot, 7])
+    assert [(load.tokens, load.pinned) for load in loads] == [(450, 450), (150, 150)]
+    _crowd(ledger, "5", SMALL, (1, 2, 3))
+    ledger.end("4", 1.0)
+    assert [(load.tokens, load.pinned) for load in loads] == [(600, 540), (0, 0)]
+    for name in ("1", "2", "3", "5"):
+        ledger.end(name, 1.0)
+    assert [(load.tokens, load.pinned) for load in loads] == [(0, 0), (0, 0)]
+
+
+def test_one_whose_end_is_lost_shares_no_longer_than_it_counts() -> None:
+    """A request that overstays is released with what it shares, once, and its late end changes nothing."""
+    ledger = _crowded()
+    for name in ("3", "4", "5"):
+        _crowd(ledger, name, SMALL, (1, 2, 3))
+    load = ledger.load(SMALL.slot)
+    ledger.expire(61.0, 1.0)
+    assert (load.in_flight, load.tokens, load.pinned) == (0, 0, 0)
+    assert load.sharing is not None
+    assert len(load.sharing) == 0
+    _crowd(ledger, "6", SMALL, (1, 2, 3))
+    for name in ("3", "4", "5"):
+        ledger.end(name, 62.0)
+    assert (load.in_flight, load.tokens, load.pinned) == (1, 150, 150)
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """Loads are always what the open leases add up to."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Ledger(timeout=100.0)
+        self.ledger = Ledger(lambda blocks: 4 * blocks, timeout=100.0)
         self.now = 0.0
         self.count = 0
         self.generations = [0, 0]
@@ -221,13 +296,13 @@ class LedgerMachine(RuleBasedStateMachine):
     def _hold(self, lease: Lease, slot: int) -> None:
         self.open[lease.decision.id] = (lease, slot, self.generations[slot])
 
-    @rule(slot=st.integers(0, 1), tokens=st.integers(0, 9), counted=st.booleans())
-    def take(self, slot: int, tokens: int, *, counted: bool) -> None:
+    @rule(slot=st.integers(0, 1), tokens=st.integers(8, 20), depth=st.integers(0, 2), counted=st.booleans())
+    def take(self, slot: int, tokens: int, depth: int, *, counted: bool) -> None:
         """Dispatch a request."""
         self.count += 1
-        decision = _decision(f"d{self.count}", (A, B)[slot], tokens)
-        prefill = Prefill(seconds=1.0)
-        lease = self.ledger.take(decision, NOTHING_LEARNT, prefill, output=5.0, now=self.now, counted=counted)
+        decision = _decision(f"d{self.count}", SMALLER[slot], tokens)
+        prefill, learnt = Prefill(seconds=1.0), Learnt((1, 2)[:depth])
+        lease = self.ledger.take(decision, learnt, prefill, output=5.0, now=self.now, counted=counted)
         self._hold(lease, slot)
 
     @rule(number=st.integers(0, 50))
@@ -266,6 +341,10 @@ class LedgerMachine(RuleBasedStateMachine):
             load = self.ledger.load(slot)
             assert (load.in_flight, load.tokens) == (len(counted), sum(lease.tokens for lease in counted))
             assert load.in_flight or load.busy_until <= self.now
+            sharing = [len(lease.learnt.chain) for lease in counted if lease.sharing is not None]
+            again = sum(max(sum(depth > place for depth in sharing) - 1, 0) for place in (0, 1))
+            assert load.pinned == load.tokens - 4 * again
+            assert load.sharing is None or len(load.sharing) == max(sharing, default=0)
             assert 0 <= load.begun <= load.dispatched
 
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint
+from ext_proc.core.sharing import Sharing
 from ext_proc.core.strategies import Context
 from ext_proc.core.strategies.least_wait import LeastWait, LeastWaitParameters
 from ext_proc.core.terms import Terms
@@ -27,6 +28,18 @@ CANDIDATES = st.lists(
 )
 
 
+def _common(load: Load, seen: Context) -> int:
+    return load.sharing.common(seen.chain) if load.sharing else 0
+
+
+def _sharing(tokens: int) -> Sharing:
+    """Make what two requests that both begin with so many tokens have in common."""
+    sharing = Sharing(lambda blocks: blocks * tokens, 1.0)
+    for _ in range(2):
+        sharing.begin((1,), 1.0)
+    return sharing
+
+
 def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[float]:
     """The docstring of the strategy, term by term, with its default parameters."""
     rows, works = [], []
@@ -37,7 +50,10 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
         u = max(length - hit, 16)
         s = u * (1 + (length - u / 2) / (seen.attention or 24_000)) / (rate or 8000.0)
         w = max(0.0, load.busy_until - seen.now)
-        k = max(0.0, m + length + seen.output - 0.95 * capacity) * seen.residence / max(m, 1)
+        h = load.pinned - load.in_flight * seen.output / 2
+        k = max(0.0, h + length - _common(load, seen) - capacity) * seen.residence / max(h, 1)
+        if seen.siblings > 4:
+            k = max(0.0, m + length + seen.output - 0.95 * capacity) * seen.residence / max(m, 1)
         rows.append((w, s, k, load.in_flight))
         works.append(u * (1 + (length - u / 2) / (seen.attention or 24_000)))
     q = min(w + k for w, _, k, _ in rows)
@@ -57,6 +73,7 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
     st.one_of(st.just(0.0), st.floats(6_000, 300_000)),
     st.booleans(),
     st.integers(0, 40),
+    st.integers(0, 50_000),
 )
 def test_costs_follow_the_formula(
     length: int,
@@ -65,14 +82,18 @@ def test_costs_follow_the_formula(
     attention: float,
     known: bool,
     siblings: int,
+    shared: int,
 ) -> None:
-    """For any loads, hits, sizes, rates and siblings each cost is what the documented formula gives."""
+    """For any loads, hits, sizes, rates, siblings and shared beginnings each cost is what the formula gives."""
     candidates = [
         Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size) for slot, (_, _, size, _) in enumerate(drawn)
     ]
     rates = [rate for *_, rate in drawn] if known else ()
     hits = [min(hit, length) for _, hit, _, _ in drawn]
-    seen = context([load for load, *_ in drawn], hits, now=now, rates=rates, attention=attention, siblings=siblings)
+    loads = [load for load, *_ in drawn]
+    loads[0] = msgspec.structs.replace(loads[0], sharing=_sharing(shared))
+    told = {"rates": rates, "attention": attention, "siblings": siblings, "chain": (1, 2)}
+    seen = context(loads, hits, now=now, **told)
     costs = LeastWait().rank(request(prompt_tokens=length), candidates, seen).costs
     assert costs == pytest.approx(_formula(length, candidates, seen))
 
@@ -92,7 +113,7 @@ def test_terms_add_up_to_the_cost() -> None:
         ([Load(), Load(1, 100, 3.0)], [0, 0]),
         ([Load(1, 100, 0.0), Load(1, 100, 0.0)], [4000, 0]),
         ([Load(2, 100, 0.0), Load(3, 100, 0.0)], [0, 0]),
-        ([Load(9, 10_000, 0.0), Load(9, 96_000, 0.0)], [0, 0]),
+        ([Load(9, 10_000, 0.0), Load(9, 99_000, 0.0)], [0, 0]),
     ],
     ids=["queue", "prefix", "interference", "memory"],
 )
@@ -113,6 +134,31 @@ def test_what_is_popular_gets_a_copy_where_nobody_waits(siblings: int, idle: Loa
     seen = context([Load(10, 90_000, 0.25), idle], [length - 200, 0], siblings=siblings)
     holder, other = LeastWait().rank(request(prompt_tokens=length), endpoints(2), seen).costs
     assert (other < holder) is copied
+
+
+def test_what_requests_share_leaves_room_for_others() -> None:
+    """Requests that fill the memory only if what they share is counted for each of them make nobody wait."""
+    crowd = [Load(40, 120_000, sharing=_sharing(60_000)), Load(40, 120_000)]
+    ranking = LeastWait().rank(request(prompt_tokens=4000), endpoints(2, kv_tokens=100_000), context(crowd))
+    assert ranking.memories == [0.0, pytest.approx((114_000 + 4000 - 100_000) * 10.0 / 114_000)]
+
+
+def test_a_prompt_in_flight_takes_no_more_room() -> None:
+    """Where the memory is full, one that begins like those that run there waits only for what is its own."""
+    full = [Load(40, 180_000, sharing=_sharing(80_000)), Load(40, 100_000)]
+    seen = context(full, chain=(1, 2))
+    ranking = LeastWait().rank(request(prompt_tokens=90_000), endpoints(2, kv_tokens=100_000), seen)
+    assert ranking.memories[0] == pytest.approx((94_000 + 90_000 - 80_000 - 100_000) * 10.0 / 94_000)
+    assert ranking.memories[1] == pytest.approx((94_000 + 90_000 - 100_000) * 10.0 / 94_000)
+
+
+def test_what_is_popular_is_spread_by_all_that_is_read() -> None:
+    """An engine reads a prefix for each of those that share it, so it is crowded before its memory is full."""
+    crowd = [Load(40, 120_000, sharing=_sharing(60_000)), Load(30, 90_000)]
+    seen = context(crowd, [3900, 3900], siblings=30)
+    holder, other = LeastWait().rank(request(prompt_tokens=4000), endpoints(2, kv_tokens=100_000), seen).memories
+    assert other == 0.0
+    assert holder == pytest.approx((120_000 + 4000 + 300 - 95_000) * 10.0 / 120_000)
 
 
 def test_nobody_spends_more_on_a_copy_than_half_of_what_requests_take() -> None:

@@ -39,6 +39,19 @@ def test_the_ledger_reads_the_queues() -> None:
     assert load.busy_until == pytest.approx(engine.due + waiting)
 
 
+def test_the_ledger_reads_the_memory() -> None:
+    """What two requests share is held once, and what they and one that waits will take counts too."""
+    engine = Engine(preset(max_running=2), 16)
+    for position in range(3):
+        engine.submit(EngineSequence(position, request(prompt=160, output=7, blocks=tuple(range(9)))), 0.0)
+        engine.advance()
+    load = OracleLedger([engine], Clock(0.1)).loads_of([0])[0]
+    held = (9 + 2 + 2) * 16
+    assert len(engine.waiting) == 1
+    assert load.tokens == 3 * 167
+    assert held <= load.pinned <= held + 16 + 3 * 7
+
+
 def test_the_ttft_oracle_foresees_the_first_token() -> None:
     """On an idle engine, behind a queue and behind a full cache it expects about what comes."""
     asked = workload(
