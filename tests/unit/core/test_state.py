@@ -92,6 +92,15 @@ def test_blocks_are_bounded_and_of_the_last_prompts() -> None:
     assert again.pick(prompts[0]).hit_tokens == 0
 
 
+def test_blocks_that_have_expired_are_not_counted() -> None:
+    """The index sweeps them away later; whoever compares the numbers shall not look for blocks that nobody holds."""
+    fleet = Kept(1, kv_tokens=2_000)
+    for number in range(20):
+        fleet.serve(request(text(number, 2048)))
+    (endpoint,) = written(fleet).endpoints
+    assert len(endpoint.newest_blocks) == endpoint.blocks < fleet.index.blocks(fleet.endpoints[0].slot)
+
+
 def test_no_block_may_be_wanted() -> None:
     """Without blocks there are no hashes of prompts in the state."""
     assert all(endpoint.newest_blocks == () for endpoint in written(busy(), blocks=0).endpoints)
