@@ -165,7 +165,7 @@ def _of_the_silent(where: str, examined: Sequence[Examination]) -> Iterator[Find
     """Advise engines that could publish KV events but cannot be asked whether they do, as vLLM before 0.31."""
     could = next((one.engine for one in examined if one.kv_events is None and one.engine in _EVENTS), None)
     if could is not None:
-        what = f"nobody listens to KV events, and {could} of this version does not say whether it publishes any"
+        what = f"nobody listens to KV events; {could} can publish them, and does not say here whether it does"
         do = f"{_EVENTS[could]}, and add `kv_events: {{port: PORT, replay_port: PORT}}` and `tokens: {{}}` to the pool"
         yield Finding(Level.ADVICE, where, what, do, _KNOWN_EVENTS)
 

@@ -126,7 +126,7 @@ def test_events_of_an_engine_that_cannot_be_asked_are_advised() -> None:
     silent = {"kv_events": None}
     (found,) = say(well(**silent), well("10.0.0.2:1", **silent), tokens=None, kv_events=None)
     assert (found.level, found.where) == (Level.ADVICE, "pool p")
-    assert "vllm of this version does not say" in found.what
+    assert "vllm can publish them" in found.what
     assert all(part in found.do for part in ("--kv-events-config", "`kv_events:", "`tokens: {}`"))
     assert say(well(engine="llama-cpp", **silent), tokens=None, kv_events=None) == []
 
