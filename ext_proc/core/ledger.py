@@ -340,6 +340,8 @@ class Ledger:
 
     def _share(self, lease: Lease) -> None:
         learnt, load = lease.learnt, lease.load
+        if not learnt.chain:
+            return
         scale = lease.decision.request.prompt_tokens / learnt.estimated if learnt.estimated else 1.0
         if load.sharing is None:
             load.sharing = Sharing(self._measure, scale)

@@ -241,6 +241,14 @@ def test_what_requests_share_is_pinned_once() -> None:
     assert (load.tokens, load.pinned) == (300, 250)
 
 
+def test_a_prompt_without_a_block_shares_nothing() -> None:
+    """It is not asked how many tokens there are to each that was estimated: in so short a text there are too many."""
+    ledger = _crowded()
+    load = ledger.load(SMALL.slot)
+    _crowd(ledger, "3", SMALL, (), tokens=1)
+    assert (load.in_flight, load.sharing) == (3, None)
+
+
 def test_where_the_size_is_unknown_all_counts() -> None:
     """An endpoint that does not tell its memory is never short of it, so nobody asks what is shared."""
     ledger = Ledger()
