@@ -92,6 +92,21 @@ def test_blocks_are_bounded_and_of_the_last_prompts() -> None:
     assert again.pick(prompts[0]).hit_tokens == 0
 
 
+def test_memory_in_flight_is_put_back() -> None:
+    """What requests share, and what is not there yet of their answers, is left out of it as it was."""
+    fleet = Kept(2, kv_tokens=20_000)
+    for _ in range(9):
+        fleet.pick(request(text("same", 8000)), subset={"10.0.0.11:8000"})
+    load = fleet.load(0)
+    assert load.sharing is not None
+    assert load.pinned < load.tokens - load.later
+    again = restored(written(fleet))
+    assert [(again.load(place).tokens, again.load(place).pinned) for place in range(2)] == [
+        (load.tokens, load.pinned),
+        (0, 0),
+    ]
+
+
 def test_no_block_may_be_wanted() -> None:
     """Without blocks there are no hashes of prompts in the state."""
     assert all(endpoint.newest_blocks == () for endpoint in written(busy(), blocks=0).endpoints)
