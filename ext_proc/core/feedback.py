@@ -193,7 +193,8 @@ class Feedback:
         if not is_good or served is not decision.endpoints[0]:
             self._correct_index(lease, outcome, served)
             self._rates.cancelled(decision.endpoints[0].slot, decision.id)
-        if current is not None and lease.learnt.chain and not _is_useless(outcome):
+        is_kept = is_good or not (is_excused or _is_useless(outcome))  # what was cut by a sleep is gone with the cache
+        if current is not None and lease.learnt.chain and is_kept:
             request, known = decision.request, self._registry.snapshot.known
             answer = self._expectations.of(known(request.model)).answer(generated, request.output_tokens)
             self._index.ended(current.slot, lease.learnt.chain, answer)

@@ -100,7 +100,7 @@ class PromptHasher:
         # Names come from strangers: only short ones are worth keeping.
         is_short = len(model) <= _LONGEST_KEPT and not request.namespace
         seed = _model_seed(model) if is_short else _seed((model, *request.namespace))
-        blocks, growing = bisect_right(self._ends, len(prompt)), self._growing
+        blocks, growing = self._count(len(prompt)), self._growing
         if blocks < _PIECE:
             return [seed := digest(block, seed) for block in self._cut(0, blocks)(prompt)]
         known, unknown = self._recall(prompt, blocks // _PIECE, seed)
@@ -117,6 +117,11 @@ class PromptHasher:
         if unknown is not None:
             self._keep(unknown, hashes[:_PIECE])
         return known + hashes if known else hashes
+
+    def _count(self, size: int) -> int:
+        """Return how many whole blocks a prompt of so many bytes has."""
+        blocks = bisect_right(self._ends, size)
+        return blocks if blocks < len(self._ends) else blocks + (size - self._ends[-1]) // self._last
 
     def _recall(self, prompt: bytes, pieces: int, seed: BlockHash) -> tuple[list[BlockHash], BlockHash | None]:
         """Return the hashes of a prompt's blocks as far as pieces are known, and that of the first piece that is not.

@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from ext_proc.core.model import BlockHash
 
 _LEAST_BETWEEN_SWEEPS = 1024
+_FINEST = 1 / 256
+"""Share of the room that is told apart by its last use where it is no blocks: answers, perhaps of one token each."""
 
 
 class Holdings:
@@ -29,7 +31,7 @@ class Holdings:
         reach: how far the clock had come since the last use of what was evicted last; before that, the room.
         capacity: tokens believed to fit (corrected by what the engine reports of its hits).
         room: the same in estimated tokens, as the clock counts.
-        roomy: blocks at which the table is swept.
+        roomy: blocks, or times of last use, at which both are swept.
         scale: tokens that the engine counts for each estimated one.
         stated: tokens that fit according to the configuration or the engine.
     """
@@ -122,10 +124,24 @@ class Holdings:
         self.stamps, self.last_used, self.held = {}, OrderedDict(), 0
 
     def sweep(self) -> None:
-        """Write the table anew without what has expired."""
+        """Write the table anew without what has expired, and count together what no block is told apart by."""
         floor = self.floor
         self.stamps = {block: stamp for block, stamp in self.stamps.items() if stamp > floor}
-        self.roomy = max(2 * len(self.stamps), _LEAST_BETWEEN_SWEEPS)
+        self._merge()
+        self.roomy = max(2 * len(self.stamps), 2 * len(self.last_used), _LEAST_BETWEEN_SWEEPS)
+
+    def _merge(self) -> None:
+        """Count what was generated between two uses of blocks as if it were of the later one, unless it is much."""
+        used, most = set(self.stamps.values()), _FINEST * self.room
+        merged: OrderedDict[int, int] = OrderedDict()
+        tokens = stamp = 0
+        for stamp, more in self.last_used.items():
+            tokens += more
+            if stamp in used or tokens >= most:
+                merged[stamp], tokens = tokens, 0
+        if tokens:
+            merged[stamp] = tokens
+        self.last_used = merged
 
 
 def held_depth(table: Mapping[BlockHash, int], floor: int, chain: Sequence[BlockHash], guess: int) -> int:

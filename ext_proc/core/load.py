@@ -62,6 +62,7 @@ class Load(msgspec.Struct, gc=False):
         idle: when the queue was last seen empty at a dispatch, and what had been sent by then.
         heard: when the last first token came, and what had been sent up to it.
         sharing: what of those requests is the same, since memory was getting short; None if it never was.
+        later: tokens of those that take no memory yet: half of each answer, since on average half of it is there.
     """
 
     in_flight: int = 0
@@ -76,11 +77,13 @@ class Load(msgspec.Struct, gc=False):
     idle: tuple[float, Place] = (0.0, Place())
     heard: tuple[float, Place] = (0.0, Place())
     sharing: Sharing | None = None
+    later: int = 0
 
     @property
     def pinned(self) -> int:
-        """Tokens of KV memory that the requests in flight hold or will hold, what they share counted once."""
-        return self.tokens if self.sharing is None else max(self.tokens - self.sharing.tokens, 0)
+        """Tokens of KV memory that the requests in flight hold on average, what they share counted once."""
+        tokens = self.tokens - self.later
+        return tokens if self.sharing is None else max(tokens - self.sharing.tokens, 0)
 
     @property
     def left(self) -> float:
@@ -88,14 +91,23 @@ class Load(msgspec.Struct, gc=False):
         void = sum([seconds for _, seconds in self.void]) if self.void else 0.0
         return max(self.dispatched - self.begun - void, 0.0)
 
-    def add(self, prefill: Prefill, tokens: int, now: float, *, tells: bool) -> Place:
-        """Count a dispatch; `tells` if its first token would be heard of."""
+    def add(self, prefill: Prefill, tokens: int, now: float, *, tells: bool, later: int = 0) -> Place:
+        """Count a dispatch.
+
+        Args:
+            prefill: what is predicted of its prefill.
+            tokens: prompt and expected output tokens.
+            now: monotonic seconds.
+            tells: whether its first token would be heard of.
+            later: those of the tokens that take no memory yet.
+        """
         seconds, work = prefill.seconds, prefill.work
         if self.busy_until <= now:
             self.busy_until = now
             self.idle = (now, Place(self.dispatched, self.work, self.silent))
         self.in_flight += 1
         self.tokens += tokens
+        self.later += later
         self.busy_until += seconds
         self.dispatched += seconds
         self.work += work
@@ -105,10 +117,11 @@ class Load(msgspec.Struct, gc=False):
             self.recent.append(seconds)
         return Place(self.dispatched, self.work, self.silent)
 
-    def release(self, tokens: int, now: float) -> None:
+    def release(self, tokens: int, now: float, later: int = 0) -> None:
         """Count an end."""
         self.in_flight -= 1
         self.tokens -= tokens
+        self.later -= later
         if not self.in_flight:
             self.busy_until = min(self.busy_until, now)
             self.begun = self.dispatched

@@ -125,7 +125,7 @@ class ObservedIndex:
         return found
 
     def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
-        """Note that a slot will hold the whole chain; returns the stamp by which it can be taken back.
+        """Note that a slot will hold the whole chain; returns the stamp by which it can be taken back, 0 for nothing.
 
         Args:
             slot: an unknown one learns nothing.
@@ -141,6 +141,8 @@ class ObservedIndex:
         size = tokens(count)
         if size > held.room or count > self._max_blocks:
             count = self._fitting(held, chain)
+            if not count:
+                return 0
             chain, size = chain[:count], tokens(count)
         depth = min(depth, count)
         # One more than the new tokens: two prompts never share a stamp.
@@ -153,7 +155,7 @@ class ObservedIndex:
         for block in chain:  # a third of what `update` of a new dict takes
             stamps[block] = clock
         self._total += len(stamps) - before
-        if len(stamps) > held.roomy or self._total > self._max_blocks:
+        if len(stamps) > held.roomy or len(held.last_used) > held.roomy or self._total > self._max_blocks:
             self._make_room(held)
         return clock
 

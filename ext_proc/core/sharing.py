@@ -33,8 +33,10 @@ class Sharing:
         return int(self._again * self._scale)
 
     def begin(self, chain: Sequence[BlockHash], scale: float) -> None:
-        """Count a request by the chain of its prompt, which has so many tokens for each estimated one."""
-        self._scale = _MEMORY * self._scale + (1 - _MEMORY) * scale
+        """Count a request by the chain of its prompt, which has so many tokens for each estimated one.
+
+        That counts for what it shares alone: in a short prompt there is more of the chat template than of text.
+        """
         users, depth = self._users, 0
         for block in chain:
             count = users.get(block)
@@ -43,7 +45,9 @@ class Sharing:
                 depth += 1
             else:
                 users[block] = 1
-        self._again += self._measure(depth)
+        if depth:
+            self._scale = _MEMORY * self._scale + (1 - _MEMORY) * scale
+            self._again += self._measure(depth)
 
     def end(self, chain: Sequence[BlockHash]) -> None:
         """Count one that is no longer in flight."""

@@ -44,6 +44,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
         caps: what it may hold at most, where that differs from the rest of its pool.
         in_flight: requests in flight.
         tokens_in_flight: prompt and expected output tokens of those.
+        tokens_pinned: tokens of KV memory that they hold on average, what they share counted once; None takes all.
         queue_s: seconds of prefill in front.
         ejected: True if it may not be chosen.
         lifecycle: its stage by an operator's word.
@@ -63,6 +64,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     caps: Caps = NO_CAPS
     in_flight: int = 0
     tokens_in_flight: int = 0
+    tokens_pinned: int | None = None
     queue_s: float = 0.0
     ejected: bool = False
     lifecycle: Stage = Stage.ACTIVE
@@ -177,6 +179,7 @@ def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share:
         caps=endpoint.caps,
         in_flight=load.in_flight,
         tokens_in_flight=load.tokens,
+        tokens_pinned=load.pinned,
         queue_s=max(load.busy_until - now, 0.0),
         ejected=not parts.health.may_serve(slot, now),
         lifecycle=parts.lifecycle.stage(slot),
@@ -230,6 +233,7 @@ def _put_back(known: EndpointState, sole_model: str | None, parts: Parts, now: f
         parts.registry.learn(known.address, endpoint.generation, models, secondary)
     load = parts.ledger.load(slot)
     load.in_flight, load.tokens, load.busy_until = known.in_flight, known.tokens_in_flight, now + known.queue_s
+    load.later = 0 if known.tokens_pinned is None else known.tokens_in_flight - known.tokens_pinned
     if known.learnt_rate is not None and known.learnt_from is not None:
         parts.rates.assume(slot, known.learnt_rate, RateSource[known.learnt_from])
     if known.ejected:

@@ -14,12 +14,12 @@ def obstacle(address: str) -> str:
         return _of_socket(Path(address.removeprefix("unix:")))
     host, _, port = address.rpartition(":")
     family = socket.AF_INET6 if host.startswith("[") else socket.AF_INET
-    with closing(socket.socket(family)) as tried:
-        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
+    try:
+        with closing(socket.socket(family)) as tried:  # not to be had where the kernel has no IPv6
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((host.strip("[]"), int(port)))
-        except OSError as error:
-            return (error.strerror or str(error)).lower()
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
     return "is it in use?"
 
 

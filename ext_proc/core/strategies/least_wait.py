@@ -14,12 +14,12 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     cost_j = W_j + S_j * f_j + K_j
 
 The n_j term prices interference with running requests. H_j is the memory that those hold: their prompts, of which an
-engine holds once what several begin with, and o / 2 for each, since on average half of an answer is there; c_j is what
-of this prompt they hold already. Engines let in what fits now, and make room for what grows as others end. What is
-shared is counted for requests that came when half of the memory was spoken for; where less is, K is 0 anyhow. More
-than is held never comes free: each token beyond costs D, so that what fits nowhere goes where least is in the way.
-The q factor makes a backlogged fleet care more for what it has cached. R, A, o and D are learnt. Where the memory of
-an endpoint (C) is unknown the smallest known one is assumed; if none is known, K is 0.
+engine holds once what several begin with, and half of the answer that is expected of each, since on average so much of
+it is there; c_j is what of this prompt they hold already. Engines let in what fits now, and make room for what grows as
+others end. What is shared is counted for requests that came when half of the memory was spoken for; where less is, K is
+0 anyhow. More than is held never comes free: each token beyond costs D, so that what fits nowhere goes where least is
+in the way. The q factor makes a backlogged fleet care more for what it has cached. R, A, o and D are learnt. Where the
+memory of an endpoint (C) is unknown the smallest known one is assumed; if none is known, K is 0.
 
 What is popular gets copies: if p > 4 requests that begin with the same held prefix are in flight, and as many have
 ended while others were, a candidate that nobody waits for (W_j + K_j = 0) pays for what it lacks of that prefix only
@@ -60,9 +60,6 @@ _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
 _INTERFERENCE_CAP = 64
 _READABLE = 0.95
-_LATER = 0.5
-"""Share of its answer that a request in flight has yet to get on average, and that takes no memory yet."""
-
 _PER_COPY = 4
 """Requests in flight with the same prefix that bear the price of one more copy of it together."""
 
@@ -168,8 +165,7 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
         held = [float(load.tokens) for load in loads]
         missing = [tokens + length + answer - _READABLE * size for tokens, size in zip(held, sizes, strict=True)]
     else:
-        later = _LATER * answer
-        held = [load.pinned - load.in_flight * later for load in loads]
+        held = [float(load.pinned) for load in loads]
         missing = [tokens + length - size for tokens, size in zip(held, sizes, strict=True)]
         missing = [
             tokens - load.sharing.common(context.chain) if tokens > 0 and load.sharing else tokens

@@ -46,7 +46,7 @@ class TrueLoad(Load, gc=False):
     """What is in flight at an engine that can be looked into.
 
     Attributes:
-        in_use: tokens of KV memory that it holds or will hold for them.
+        in_use: tokens of KV memory that it holds for them, and what is still to come of their answers beyond half.
     """
 
     in_use: int = 0
@@ -83,6 +83,7 @@ class OracleLedger(Ledger):
             used += one.target - engine.depth(one.request.blocks, one.target) * size
         to_come = sum(steps for steps, _ in engine.ends())
         to_come += sum(one.request.output_tokens - one.generated for one in (*engine.prefilling, *engine.waiting))
+        to_come -= sum(one.request.output_tokens for one in present) // 2
         until = now + Backlog.of(engine, now).seconds
         return TrueLoad(in_flight=len(present), tokens=tokens, busy_until=until, in_use=used + to_come)
 

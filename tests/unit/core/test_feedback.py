@@ -494,6 +494,16 @@ def test_what_waited_for_its_engine_to_wake_teaches_nothing(fleet: Fleet) -> Non
     assert fleet.rates.rate(slot) != before[0], "what is sent after it woke counts again"
 
 
+@pytest.mark.parametrize(("ending", "kept"), [(Ending.OK, True), (Ending.CUT, False), (Ending.CLIENT_GONE, False)])
+def test_what_a_sleep_cut_off_is_held_no_more(fleet: Fleet, ending: Ending, *, kept: bool) -> None:
+    """Its prompt went with the cache, though the outcome comes later; one that was answered was computed after it."""
+    decision = fleet.pick(request(PROMPT))
+    fleet.health.slept(decision.chosen)
+    fleet.index.clear(decision.chosen.slot)
+    fleet.settle(decision, ending)
+    assert bool(_holders(fleet)) is kept
+
+
 def test_sums_of_first_tokens_over_a_wake_teach_nothing() -> None:
     """Metrics add the requests that waited for it to those before and after; so the whole reading is left out."""
     fleet = Fleet(1)

@@ -65,6 +65,21 @@ def test_long_prompts_are_hashed_to_their_last_block(blocks: int) -> None:
             assert [len(chain), chain[-1]] == [blocks, xxh3_64_intdigest(last, chain[-2])]
 
 
+def test_what_is_known_of_a_long_prompt_does_not_end_it() -> None:
+    """Blocks behind those whose places are looked up are counted and hashed, though all before them are known."""
+    hasher = PromptHasher()
+    prompt = request(bytes(range(251)) * (hasher.end(1100) // 251 + 1))
+    first = hasher.chain(prompt)
+    assert len(first) >= 1100
+    assert all(hasher.chain(prompt) == first for _ in range(66))
+
+
+def test_steps_that_reach_far_are_counted_to_their_end() -> None:
+    """However many blocks grow, those behind them are counted too."""
+    hasher = PromptHasher(BlockSizes(((4, 8000),), 16))
+    assert [len(hasher.chain(request(bytes(8000 + more)))) for more in (0, 15, 16, 33)] == [2000, 2000, 2001, 2002]
+
+
 def test_a_prompt_adds_one_piece_up_to_a_bound() -> None:
     """Of each prompt the first piece is kept that was not known, in two generations of so many."""
     hasher, sizes = PromptHasher(kept=3), []

@@ -230,6 +230,27 @@ def test_expired_blocks_are_swept() -> None:
     assert index.blocks(0) <= 1024
 
 
+def test_i05_short_answers_do_not_grow_the_index() -> None:
+    """Prompts that repeat and get answers of a token leave no trace of each, and still evict in time (I05)."""
+    index = _index(0, capacity=50_000)
+    index.learn(0, _chain("old"))
+    held, lasts = index._slots[0], 0
+    for number in range(60_000):
+        index.learn(0, _chain("classify"))
+        index.ended(0, _chain("classify"), 1)
+        lasts += index.depths(_chain("old"), [0]) == [3]
+        assert len(held.last_used) <= 1025, number
+    assert 49_600 < lasts < 50_000
+    assert held.held == sum(held.last_used.values())
+
+
+def test_i05_prompts_that_do_not_fit_leave_no_trace() -> None:
+    """An engine that says that it has no room for a block is taught nothing, however often (I05)."""
+    index = _index(0, capacity=BLOCK - 1)
+    assert {index.learn(0, [number]) for number in range(100)} == {0}
+    assert (index.depths([99], [0]), len(index._slots[0].last_used)) == ([0], 0)
+
+
 @given(st.lists(st.tuples(st.integers(0, 1200), st.integers(1, 5)), min_size=1, max_size=30))
 def test_hundreds_of_slots_keep_their_own_depths(taught: list[tuple[int, int]]) -> None:
     """Slots do not disturb each other, whatever the depth of the one that was looked at before."""

@@ -57,6 +57,18 @@ def test_the_scale_follows_what_is_learnt_and_leaves_nothing_behind() -> None:
     assert (sharing.tokens, len(sharing)) == (0, 0)
 
 
+def test_prompts_that_share_nothing_say_nothing_of_the_scale() -> None:
+    """Short prompts, of which the chat template makes ten times as many tokens, make what others share no longer."""
+    sharing = Sharing(_measure, 1.0)
+    for chain in ((1, 2, 3), (1, 2, 3)):
+        sharing.begin(chain, 1.0)
+    for _ in range(100):
+        sharing.begin((), 10.0)
+        sharing.begin((7, 8), 10.0)
+        sharing.end((7, 8))
+    assert sharing.tokens == 60
+
+
 def test_an_end_of_somebody_unknown_changes_nothing() -> None:
     """Counts never fall below zero."""
     sharing = Sharing(_measure, 1.0)

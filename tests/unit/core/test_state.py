@@ -101,6 +101,21 @@ def test_blocks_that_have_expired_are_not_counted() -> None:
     assert len(endpoint.newest_blocks) == endpoint.blocks < fleet.index.blocks(fleet.endpoints[0].slot)
 
 
+def test_memory_in_flight_is_put_back() -> None:
+    """What requests share, and what is not there yet of their answers, is left out of it as it was."""
+    fleet = Kept(2, kv_tokens=20_000)
+    for _ in range(9):
+        fleet.pick(request(text("same", 8000)), subset={"10.0.0.11:8000"})
+    load = fleet.load(0)
+    assert load.sharing is not None
+    assert load.pinned < load.tokens - load.later
+    again = restored(written(fleet))
+    assert [(again.load(place).tokens, again.load(place).pinned) for place in range(2)] == [
+        (load.tokens, load.pinned),
+        (0, 0),
+    ]
+
+
 def test_no_block_may_be_wanted() -> None:
     """Without blocks there are no hashes of prompts in the state."""
     assert all(endpoint.newest_blocks == () for endpoint in written(busy(), blocks=0).endpoints)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import socket
 from pathlib import Path
@@ -22,6 +23,16 @@ def test_an_address_of_another_machine() -> None:
     assert obstacle("192.0.2.1:9002") == "cannot assign requested address"
     told = obstacle("[2001:db8::1]:9002")
     assert told == "cannot assign requested address" or "address family" in told
+
+
+def test_a_family_that_the_kernel_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where IPv6 is switched off there is not even a socket to try with."""
+
+    def refuse(family: int) -> socket.socket:
+        raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT), family)
+
+    monkeypatch.setattr(socket, "socket", refuse)
+    assert obstacle("[::]:9002") == "address family not supported by protocol"
 
 
 def test_what_is_gone_by_now_is_guessed_at() -> None:

@@ -13,12 +13,12 @@ from ext_proc.core.sharing import Sharing
 from ext_proc.core.strategies import Context
 from ext_proc.core.strategies.least_wait import LeastWait, LeastWaitParameters
 from ext_proc.core.terms import Terms
-from tests.unit.core.builders import context, endpoints, request
+from tests.unit.core.builders import Fleet, context, endpoints, request
 
 TOKENS = st.integers(0, 200_000)
 CANDIDATES = st.lists(
     st.tuples(
-        st.builds(Load, st.integers(0, 100), TOKENS, st.floats(0, 100)),
+        st.builds(Load, st.integers(0, 100), TOKENS, st.floats(0, 100), later=st.integers(0, 20_000)),
         TOKENS,
         st.one_of(st.none(), st.integers(1_000, 500_000)),
         st.one_of(st.just(0.0), st.floats(100, 50_000)),
@@ -50,7 +50,7 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
         u = max(length - hit, 16)
         s = u * (1 + (length - u / 2) / (seen.attention or 24_000)) / (rate or 8000.0)
         w = max(0.0, load.busy_until - seen.now)
-        h = load.pinned - load.in_flight * seen.output / 2
+        h = load.pinned
         e = max(0.0, h + length - _common(load, seen) - capacity)
         if seen.siblings > 4:
             h, e = m, max(0.0, m + length + seen.output - 0.95 * capacity)
@@ -154,14 +154,26 @@ def test_what_fits_nowhere_goes_where_least_is_in_the_way(length: int, siblings:
 
 def test_what_requests_share_leaves_room_for_others() -> None:
     """Requests that fill the memory only if what they share is counted for each of them make nobody wait."""
-    crowd = [Load(40, 120_000, sharing=_sharing(60_000)), Load(40, 120_000)]
+    crowd = [Load(40, 120_000, later=6000, sharing=_sharing(60_000)), Load(40, 120_000, later=6000)]
     ranking = LeastWait().rank(request(prompt_tokens=4000), endpoints(2, kv_tokens=100_000), context(crowd))
     assert ranking.memories == [0.0, pytest.approx((114_000 + 4000 - 100_000) * 10.0 / 114_000)]
 
 
+@pytest.mark.parametrize("limit", [1, 4000])
+def test_answers_take_the_memory_that_is_expected_of_each(limit: int) -> None:
+    """How long the answer to one request may be says nothing of those that run already."""
+    fleet = Fleet(2, LeastWait(), kv_tokens=100_000)
+    short = [fleet.pick(request(prompt_tokens=500, output_tokens=1), subset={"10.0.0.11:8000"}) for _ in range(250)]
+    chat = fleet.pick(request(prompt_tokens=500, output_tokens=limit))
+    assert [term.memory for term in chat.terms] == [pytest.approx((125_250 + 500 - 100_000) * 10.0 / 125_250), 0.0]
+    for decision in (*short, chat):
+        fleet.settle(decision)
+    assert [(fleet.load(place).later, fleet.load(place).pinned) for place in range(2)] == [(0, 0), (0, 0)]
+
+
 def test_a_prompt_in_flight_takes_no_more_room() -> None:
     """Where the memory is full, one that begins like those that run there waits only for what is its own."""
-    full = [Load(40, 180_000, sharing=_sharing(80_000)), Load(40, 100_000)]
+    full = [Load(40, 180_000, later=6000, sharing=_sharing(80_000)), Load(40, 100_000, later=6000)]
     seen = context(full, chain=(1, 2))
     ranking = LeastWait().rank(request(prompt_tokens=90_000), endpoints(2, kv_tokens=100_000), seen)
     assert ranking.memories[0] == pytest.approx((94_000 + 90_000 - 80_000 - 100_000) * 10.0 / 94_000)
