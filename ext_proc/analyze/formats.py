@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from typing import Any
@@ -14,6 +13,7 @@ from ext_proc.analyze.record import Record
 from ext_proc.core.hashing import Hasher
 from ext_proc.core.model import BlockHash, Unhashed
 from ext_proc.core.prompts import RequestHead, classify, parse
+from ext_proc.core.prompts.guessing import likely_path
 from ext_proc.core.prompts.jsonbody import decode, loads, normalise
 
 TRACE_BLOCK_TOKENS = 512
@@ -25,7 +25,10 @@ _NANOSECONDS_ABOVE = 1e17
 _MOST_TOKENS = 1_000_000_000
 _LONGEST_PATH = 2_048
 _ARRAY = "a JSON array and not an object; jq -c '.[]' makes lines of one"
-_EMBEDDING_MEMBERS = re.compile(rb'"(?:encoding_format|dimensions)"\s*:')
+_LOG = (
+    "a line of a log and no request; kvpicker's own log holds no prompts: record bodies of requests"
+    " (kvpicker replay takes the log)"
+)
 
 
 class UnusableError(Exception):
@@ -33,7 +36,7 @@ class UnusableError(Exception):
 
 
 class _Line(msgspec.Struct, gc=False):
-    """All members that tell kinds of lines apart, and those of a wrapper."""
+    """The members that tell kinds of lines apart, and those of a wrapper."""
 
     hash_ids: Any = None
     input_length: Any = None
@@ -45,14 +48,7 @@ class _Line(msgspec.Struct, gc=False):
     model: Any = None
     output_tokens: Any = None
     usage: Any = None
-    messages: msgspec.Raw = msgspec.Raw()
-    system: msgspec.Raw = msgspec.Raw()
-    prompt: msgspec.Raw = msgspec.Raw()
-    input: msgspec.Raw = msgspec.Raw()
-    inputs: msgspec.Raw = msgspec.Raw()
-    text: msgspec.Raw = msgspec.Raw()
-    input_ids: msgspec.Raw = msgspec.Raw()
-    token_ids: msgspec.Raw = msgspec.Raw()
+    event: Any = None
 
 
 _decoder = msgspec.json.Decoder(_Line)
@@ -92,10 +88,12 @@ class LineReader:
         path = next((held for held in (line.path, line.url) if isinstance(held, str)), "")
         if len(path) > _LONGEST_PATH:
             raise UnusableError("path too long")
-        route = classify("POST", path or _path_of(body))
+        route = classify("POST", path or likely_path(body))
         if route is None:
             raise UnusableError("path of no known operation")
         request = parse(route, RequestHead(path=path), body, complete=True)
+        if request.unhashed is Unhashed.NO_PROMPT and isinstance(line.event, str):
+            raise UnusableError(_LOG)
         if request.unhashed is not None:
             raise UnusableError(_UNHASHED[request.unhashed])
         model = request.model or (line.model if isinstance(line.model, str) else None) or ""
@@ -140,22 +138,6 @@ def _unwrapped(body: bytes) -> bytes:
     except (ValueError, RecursionError):
         raise UnusableError("body is not JSON") from None
     return str(held).encode("utf-8", "surrogatepass")
-
-
-def _path_of(body: bytes) -> str:
-    """Guess the path of a body that came without, from its members; both chat APIs give equal prompts."""
-    try:
-        members = decode(_decoder, body)
-    except (ValueError, RecursionError):
-        return "/v1/chat/completions"
-    if bytes(members.messages):
-        return "/v1/messages" if bytes(members.system) else "/v1/chat/completions"
-    if bytes(members.input):
-        return "/v1/embeddings" if _EMBEDDING_MEMBERS.search(body) else "/v1/responses"
-    if bytes(members.prompt):
-        return "/v1/completions"
-    engine_native = (members.inputs, members.text, members.input_ids, members.token_ids)
-    return "/generate" if any(bytes(held) for held in engine_native) else "/v1/chat/completions"
 
 
 def _of_trace(line: _Line) -> Record:

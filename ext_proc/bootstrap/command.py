@@ -155,20 +155,24 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.check:
         check(options, find_envoy(arguments.envoy))
     for name, content in files.items():
-        deliver(content, arguments.write_secrets / name)
+        deliver(content, arguments.write_secrets / name, "--write-secrets")
     deliver(text, arguments.output)
     return 0
 
 
-def deliver(text: str, output: Path | None) -> None:
-    """Write what was rendered to a file, or to stdout if none is named; raises ConfigError if that cannot be done."""
+def deliver(text: str, output: Path | None, option: str = "--output") -> None:
+    """Write what was rendered to the file of an option, or to stdout if none is named.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
     if output is None:
         sys.stdout.write(text)
         return
     try:
         output.write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"{output} cannot be written: {error.strerror}", path="--output") from None
+        raise ConfigError(f"{output} cannot be written: {error.strerror}", path=option) from None
 
 
 def check(options: EnvoyOptions, binary: Path) -> None:

@@ -120,6 +120,17 @@ local function unread(text, held)
   return string.sub(text, start)
 end
 
+-- Whether the event is there behind which a client need not read on: many leave then, and before Envoy has seen the end.
+local ENDS = { "[DONE]", "message_stop", "response.completed", "response.incomplete" }
+local END_LINES = { '[\r\n]data: ?%[DONE%]', '[\r\n]event: ?message_stop', '[\r\n]event: ?response%.completed',
+  '[\r\n]event: ?response%.incomplete' }
+
+local function has_ended(text)
+  for at, word in ipairs(ENDS) do
+    if string.find(text, word, 1, true) and string.find(text, END_LINES[at]) then return true end
+  end
+end
+
 local function failure_in_json(text)
   local from = first_of(text, '^%s*{%s*', ERROR_VALUES) or first_of(text, '^%s*', ERROR_KINDS)
   return from and status_of(text, from)
@@ -147,12 +158,16 @@ function envoy_on_response(handle)
       id = string.match(text, '"id"%s*:%s*"(resp_[%w_-]+)"')
       if id then note(handle, seen, "response_id", string.sub(id, 1, LONGEST_ID)) end
     end
-    if good and events and (not failed or failed == 1 and said < ERROR_WITHIN) then
-      local status = failure_in_events(failed and text or unread(text, #rest), id)
-      if failed then said = said + size end
-      if status and status ~= failed then
-        failed = status
-        note(handle, seen, "failed", failed)
+    if good and events then
+      local news = unread(text, #rest)
+      if not seen.done and has_ended(news) then note(handle, seen, "done", 1) end
+      if not failed or failed == 1 and said < ERROR_WITHIN then
+        local status = failure_in_events(failed and text or news, id)
+        if failed then said = said + size end
+        if status and status ~= failed then
+          failed = status
+          note(handle, seen, "failed", failed)
+        end
       end
     end
     local after = read_all_usage(handle, text, seen)

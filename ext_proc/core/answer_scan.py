@@ -43,6 +43,10 @@ _FAILED_LINE = re.compile(rb"[\r\n](?:event: ?(?:error|response\.failed)|error: 
 Nothing of it is found within what an answer repeats of its request: an engine must not look ill because of a client.
 """
 
+_LAST_WORDS: Final = (b"[DONE]", b"message_stop", b"response.completed", b"response.incomplete")
+_LAST_LINE = re.compile(rb"[\r\n](?:data: ?\[DONE\]|event: ?(?:message_stop|response\.(?:completed|incomplete)))")
+"""The event behind which a client need not read on; some leave then, before the end of the stream has come."""
+
 _FAILED_JSON = re.compile(rb"\s*(?:\{\s*" + _NAMED_ERROR + rb"|" + _KIND_ERROR + rb")")
 _STATUS = re.compile(rb'"(?:code|status|status_code)"\s*:\s*"?([45]\d\d)"?\s*[,}]')
 _CLIENTS_FAULT = re.compile(rb'"(?:invalid_request_error|BadRequestError|not_found_error|context_length_exceeded)"')
@@ -81,6 +85,7 @@ class AnswerScan:
 
     Attributes:
         failed: the status that an error in the answer names, 1 if it names none; 0 without an error.
+        has_ended: whether the last event of a stream came, behind which clients may leave.
         response_id: id of the response object.
     """
 
@@ -98,11 +103,13 @@ class AnswerScan:
         "_tail",
         "_window",
         "failed",
+        "has_ended",
         "response_id",
     )
 
     def __init__(self, *, events: bool, wants_id: bool = False) -> None:
         self.failed = 0
+        self.has_ended = False
         self._complaint = b""
         self.response_id = ""
         self._events = events
@@ -172,6 +179,8 @@ class AnswerScan:
 
     def _look(self, piece: bytes) -> None:
         text = self._rest + piece
+        if self._events and any(word in text for word in _LAST_WORDS):
+            self.has_ended = self.has_ended or _LAST_LINE.search(text) is not None
         if self._events and self.failed:
             if len(self._complaint) < _ERROR_WITHIN:
                 self._complaint += piece[:_ERROR_WITHIN]

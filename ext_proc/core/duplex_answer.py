@@ -132,6 +132,11 @@ class DuplexAnswer:
         """
         if self._settled:
             return
+        if self._scan is not None:
+            self._scan.finish()
+            if self._scan.has_ended:  # the client read it to its end, and did not wait for that of the stream
+                self._settle(self._ending(), now)
+                return
         self.let_go()
         if not reached or self._feedback.streams.has_log(now):
             return

@@ -131,7 +131,7 @@ def understood(asked: Asked, inspect_bytes: int, picker: EndpointPicker | None =
 def _removals(before: Sequence[Endpoint], filters: Sequence[FilterReport]) -> tuple[Removal, ...]:
     made = []
     for report in filters:
-        if report.after and not report.left:  # a strategy's filter, which does not say which it left
+        if report.skipped or (report.after and not report.left):  # not obeyed, or one that does not say which it left
             continue
         kept = {endpoint.address for endpoint in report.left}
         gone = tuple(endpoint for endpoint in before if endpoint.address not in kept)

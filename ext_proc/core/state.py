@@ -165,6 +165,7 @@ def take(parts: Parts, config: dict[str, Any], version: str, now: float, blocks:
 def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share: int) -> EndpointState:
     slot = endpoint.slot
     load, source = parts.ledger.load(slot), parts.rates.source(slot)
+    held = parts.index.newest(slot, parts.index.blocks(slot))
     return EndpointState(
         address=endpoint.address,
         pool=endpoint.pool,
@@ -182,8 +183,8 @@ def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share:
         queue_s=max(load.busy_until - now, 0.0),
         ejected=not parts.health.may_serve(slot, now),
         lifecycle=parts.lifecycle.stage(slot),
-        blocks=parts.index.blocks(slot),
-        newest_blocks=tuple(f"{block:016x}" for block in parts.index.newest(slot, share)),
+        blocks=len(held),
+        newest_blocks=tuple(f"{block:016x}" for block in held[:share]),
     )
 
 

@@ -149,6 +149,8 @@ def _of_use(where: str, pool: PoolConfig, examined: Sequence[Examination]) -> It
     elif pool.tokens is not None and pool.kv_events is None:
         what = "`tokens` is set without `kv_events`: exact tokens are of use only with them"
         yield Finding(Level.PROBLEM, where, what, "add `kv_events`, or remove `tokens`", _KNOWN_EVENTS)
+    elif pool.kv_events is None:
+        yield from _of_the_silent(where, examined)
     if (publishing or pool.kv_events is not None) and pool.tokens is None:
         do = "add `tokens: {}` to the pool"
         if not all(one.tokenizes_chat for one in publishing or examined):
@@ -157,6 +159,15 @@ def _of_use(where: str, pool: PoolConfig, examined: Sequence[Examination]) -> It
     if pool.kv_events is not None and examined and all(_publishes_nothing(one) for one in examined):
         what = "`kv_events` is set, but no engine publishes any"
         yield Finding(Level.PROBLEM, where, what, "switch them on at the engines, or remove it", _KNOWN_EVENTS)
+
+
+def _of_the_silent(where: str, examined: Sequence[Examination]) -> Iterator[Finding]:
+    """Advise engines that could publish KV events but cannot be asked whether they do, as vLLM before 0.31."""
+    could = next((one.engine for one in examined if one.kv_events is None and one.engine in _EVENTS), None)
+    if could is not None:
+        what = f"nobody listens to KV events; {could} can publish them, and does not say here whether it does"
+        do = f"{_EVENTS[could]}, and add `kv_events: {{port: PORT, replay_port: PORT}}` and `tokens: {{}}` to the pool"
+        yield Finding(Level.ADVICE, where, what, do, _KNOWN_EVENTS)
 
 
 def _publishes_nothing(one: Examination) -> bool:

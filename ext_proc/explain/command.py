@@ -11,6 +11,7 @@ from typing import Any, Final
 import msgspec
 
 from ext_proc.core.errors import ConfigError
+from ext_proc.core.prompts.guessing import likely_path
 from ext_proc.core.rehearsal import Asked
 
 HELP: Final = "explain where a request would go, and why"
@@ -27,7 +28,8 @@ Nothing is sent to an engine, and nothing is booked or learnt.
 
 Times are in milliseconds. The cost of least-wait is the sum of its parts: work in front
 (queue), the request's own prefill, interference with running requests, the backlog of the
-fleet, and the wait for KV memory. The lowest cost wins.
+fleet, the wait for KV memory, and a discount, 0 or less, for a copy of a prefix that many
+requests in flight share. The lowest cost wins.
 """
 
 
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     add = parser.add_argument
     add("--request", metavar="FILE", help="the body, `-` for standard input; none for a request without a body")
-    add("--path", default="/v1/chat/completions", help="path of the request (%(default)s)")
+    add("--path", help="path of the request (that of the API which the body looks like, else /v1/chat/completions)")
     add("--method", default="POST", help="HTTP method (%(default)s)")
     add("--header", action="append", default=[], metavar="NAME:VALUE", help="a header of the request, repeatable")
     add("--config", type=Path, metavar="FILE", help="take the admin address from it; with --state, decide by it")
@@ -53,7 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         ConfigError: a file cannot be used, or no kvpicker answers.
     """
-    asked = Asked(arguments.path, _body(arguments.request), _headers(arguments.header), arguments.method.upper())
+    body = _body(arguments.request)
+    path = likely_path(body) if arguments.path is None else arguments.path
+    asked = Asked(path, body, _headers(arguments.header), arguments.method.upper())
     told = _explanation(arguments, asked)
     if arguments.json:
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")

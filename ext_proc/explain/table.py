@@ -24,6 +24,7 @@ _TERMS = {
 
 _UNREAD = {
     "not_json": "the body is not valid JSON, so neither its model nor its prompt was read",
+    "no_prompt": "nothing of a prompt stands where this kind of request has it; --path says which kind it is",
     "not_an_object": "the body is JSON but no object, so neither its model nor its prompt was read",
     "too_deep": "the body is nested too deeply to be read",
     "encoding_broken": "the body cannot be decompressed",

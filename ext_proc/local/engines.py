@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
@@ -132,6 +133,10 @@ async def _models(session: aiohttp.ClientSession, url: str, address: str) -> tup
                 raise ConfigError(f"{url} answers GET /v1/models with status {response.status}", path="--engine")
             body = await response.read()
         known = read_listing(body).models
+    except aiohttp.ClientConnectorError as error:
+        number = error.os_error.errno or 0  # below 0 for a name that leads nowhere
+        why = os.strerror(number).lower() if number > 0 else str(error)
+        raise ConfigError(f"{url} cannot be reached: {why}; is the engine running?", path="--engine") from None
     except (aiohttp.ClientError, OSError) as error:
         raise ConfigError(f"{url} cannot be reached: {str(error) or type(error).__name__}", path="--engine") from None
     except ListingError as error:

@@ -158,7 +158,12 @@ LIFECYCLE = _gauge(
     "pool",
     "stage",
 )
-INDEX_BLOCKS = _gauge("endpoint_index_blocks", "Blocks the index believes an endpoint holds.", "endpoint", "pool")
+INDEX_BLOCKS = _gauge(
+    "endpoint_index_blocks",
+    "Blocks the index keeps of an endpoint, some that have expired included.",
+    "endpoint",
+    "pool",
+)
 PREFILL_RATE = _gauge(
     "endpoint_prefill_rate", "Prefill tokens per second that were learnt of an endpoint.", "endpoint", "pool"
 )

@@ -161,6 +161,8 @@ def _outcome(
     status = response.response_code.value
     words = read_words(namespaces[USAGE_NAMESPACE]) if USAGE_NAMESPACE in namespaces else {}
     ending = _ending(entry, common, status)
+    if ending is Ending.CLIENT_GONE and "done" in words:  # read to its end; OpenAI's clients hang up at [DONE]
+        ending = Ending.OK
     if ending is Ending.OK and ("failed" in words or "cut" in words):
         ending = read_failure(words) if "failed" in words else Ending.CUT
     return Outcome(

@@ -28,6 +28,7 @@ class Engine:
         self.chunks: Iterable[bytes] = ()
         self.address = ""
         self.accepted = ""
+        self.lingers = False
 
     async def answer(self, request: web.Request) -> web.StreamResponse:
         """Answer any request."""
@@ -42,6 +43,8 @@ class Engine:
         for chunk in self.chunks:
             await response.write(chunk)
             await asyncio.sleep(0)
+        if self.lingers:
+            await asyncio.sleep(30)
         return response
 
 
@@ -214,3 +217,18 @@ async def test_follow_up_of_a_response_goes_to_the_engine_that_has_it(stack: Sta
         await stack.post("/v1/responses", follow_up)
         lines = await stack.finished(number + 2)
         assert (lines[-1]["reason"], lines[-1]["endpoint"]) == ("previous_response", lines[0]["endpoint"])
+
+
+@pytest.mark.parametrize(("last", "ending"), [(b"data: [DONE]\n\n", "ok"), (b"data: {}\n\n", "client_gone")])
+async def test_a_client_that_leaves_behind_the_last_event_had_its_answer(
+    scripted: Stack, engine: Engine, last: bytes, ending: str
+) -> None:
+    """OpenAI's clients hang up at [DONE], and Envoy may not have heard of the end of the stream by then."""
+    engine.headers, engine.lingers = {"content-type": "text/event-stream"}, True
+    engine.chunks = [b"data: " + USAGE + b"\n\n", last]
+    body = {**CHAT, "stream": True}
+    async with scripted.client.post(f"{scripted.url}/v1/chat/completions", json=body) as answer:
+        assert (await answer.content.readuntil(last)).endswith(last)
+        answer.close()
+    (outcome,) = await scripted.outcomes(1)
+    assert (outcome.ending, outcome.usage.prompt_tokens) == (ending, 11)

@@ -7,7 +7,8 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     e_j    = u_j * (1 + (L - u_j / 2) / A)                 effective tokens: linear part and attention
     S_j    = e_j / R_j                                     own prefill
     W_j    = max(0, B_j - now)                             virtual queue
-    K_j    = max(0, H_j + L - c_j - C_j) * D / max(H_j, 1)   wait for KV memory
+    E_j    = max(0, H_j + L - c_j - C_j)                   tokens that have to come free
+    K_j    = D * min(E_j, H_j) / H_j + D * max(0, E_j - H_j)   wait for KV memory
     q      = min_j (W_j + K_j)
     f_j    = 1 + min(2, q) + 0.03 * min(n_j, 64)
     cost_j = W_j + S_j * f_j + K_j
@@ -16,7 +17,8 @@ The n_j term prices interference with running requests. H_j is the memory that t
 engine holds once what several begin with, and half of the answer that is expected of each, since on average so much of
 it is there; c_j is what of this prompt they hold already. Engines let in what fits now, and make room for what grows as
 others end. What is shared is counted for requests that came when half of the memory was spoken for; where less is, K is
-0 anyhow. The q factor makes a backlogged fleet care more for what it has cached. R, A, o and D are learnt. Where the
+0 anyhow. More than is held never comes free: each token beyond costs D, so that what fits nowhere goes where least is
+in the way. The q factor makes a backlogged fleet care more for what it has cached. R, A, o and D are learnt. Where the
 memory of an endpoint (C) is unknown the smallest known one is assumed; if none is known, K is 0.
 
 What is popular gets copies: if p > 4 requests that begin with the same held prefix are in flight, and as many have
@@ -29,7 +31,7 @@ one share in p / 4, since the others will use the copy:
 Their K_j counts all tokens of all requests in flight, M_j, however many share them: an engine holds a prefix once, but
 reads it for each that decodes, and what is copied is copied to be spread.
 
-    K_j    = max(0, M_j + L + o - 0.95 C_j) * D / max(M_j, 1)
+    E_j    = max(0, M_j + L + o - 0.95 C_j)                and K_j by M_j
 
 Without copies, requests that share a long system prompt stay for long on the few engines that had it first, and crowd
 each other while they decode: simulated at 0.6 of capacity, first tokens took 1.18 times as long as with a view of the
@@ -170,6 +172,11 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
             for tokens, load in zip(missing, loads, strict=True)
         ]
     return [
-        excess * residence / max(tokens, 1.0) if excess > 0 else 0.0
+        _wait(excess, max(tokens, 0.0)) * residence if excess > 0 else 0.0
         for excess, tokens in zip(missing, held, strict=True)
     ]
+
+
+def _wait(excess: float, held: float) -> float:
+    """Return how many residences it takes until so many tokens are free; one for each that never will be."""
+    return excess / held if excess <= held else (1.0 if held else 0.0) + excess - held

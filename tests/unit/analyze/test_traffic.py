@@ -140,6 +140,10 @@ def test_output_tokens_where_they_are_known(members: dict[str, Any], tokens: int
         (b'{"body": [1]}', "body is not a JSON object"),
         (b'{"body": {"messages": []}}', "no prompt"),
         (b'{"hello": "world"}', "no prompt"),
+        (
+            b'{"level": "info", "event": "request_finished", "prompt_tokens": 9}',
+            "a line of a log .*replay takes the log.*",
+        ),
         (b'{"path": "/metrics", "body": {}}', "path of no known operation"),
         (b'{"path": "/v1/embeddings", "body": {"input": "x"}}', "not a request that generates text"),
         (b'{"input": "x", "encoding_format": "float"}', "not a request that generates text"),

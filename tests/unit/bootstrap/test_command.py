@@ -68,6 +68,9 @@ def test_output_that_cannot_be_written(tmp_path: Path) -> None:
     """A folder that is not there is an error that names it."""
     with pytest.raises(ConfigError, match=r"--output: .*/nodir/envoy.yaml cannot be written: No such file"):
         call("--output", str(tmp_path / "nodir" / "envoy.yaml"))
+    words = "--tls-ca /tls/ca.crt --tls-name kvpicker.ns.svc --tls-secrets /etc/envoy/secrets"
+    with pytest.raises(ConfigError, match=r"--write-secrets: .*/nodir/kvpicker_authorities.yaml cannot be written"):
+        call(*words.split(), "--write-secrets", str(tmp_path / "nodir"))
 
 
 def test_tls_is_spelt_and_its_files_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -116,9 +116,13 @@ async def test_what_is_compressed_is_not_told_to_be_cut(gateway: Gateway) -> Non
 
 STREAMS = {
     "openai": ([event({"choices": []}), event({"usage": None}), event({"usage": OPENAI})], READ_OPENAI),
-    "crlf": ([event({"usage": OPENAI}, "\r\n\r\n"), b"data: [DONE]\r\n\r\n"], READ_OPENAI),
-    "bare cr": ([event({"usage": OPENAI}, "\r\r"), b"data: [DONE]\r\r"], READ_OPENAI),
-    "no space": ([b'data:{"usage":{"prompt_tokens":2}}  \n\n', b"data:[DONE] \r\n\r\n"], {"prompt": 2}),
+    "crlf": ([event({"usage": OPENAI}, "\r\n\r\n"), b"data: [DONE]\r\n\r\n"], READ_OPENAI | {"done": 1}),
+    "bare cr": ([event({"usage": OPENAI}, "\r\r"), b"data: [DONE]\r\r"], READ_OPENAI | {"done": 1}),
+    "no space": ([b'data:{"usage":{"prompt_tokens":2}}  \n\n', b"data:[DONE] \r\n\r\n"], {"prompt": 2, "done": 1}),
+    "done in two pieces": ([event({"usage": OPENAI}), b"data: [DO", b"NE]\n\n"], READ_OPENAI | {"done": 1}),
+    "done in text": ([event({"delta": "\ndata: [DONE] event: message_stop"})], {}),
+    "anthropic's end": ([b"event: message_stop\n", event({"type": "message_stop"})], {"done": 1}),
+    "end of a response": ([b"event: response.incomplete\n", event({"response": {}})], {"done": 1}),
     "no last newline": ([event({"choices": []}), event({"usage": OPENAI}, "")], READ_OPENAI),
     "counted on": (
         [event({"usage": {"prompt_tokens": 9, "completion_tokens": n}}) for n in range(4)],
@@ -168,7 +172,7 @@ SCALARS = ["null", "true", "5", '"token"', "[]", "{", "{}", "", "[DONE]", "NaN",
 async def test_any_event_is_survived(gateway: Gateway) -> None:
     """No event, JSON scalars included, ends Envoy; the next answer is read as usual."""
     chunks = [f"data: {text}\n\n".encode() for text in SCALARS]
-    assert await read(gateway, answers(*chunks), b"".join(chunks)) == {}
+    assert await read(gateway, answers(*chunks), b"".join(chunks)) == {"done": 1}
     assert gateway.envoy.running
     body = event({"usage": OPENAI})
     assert await read(gateway, answers(body), body) == READ_OPENAI

@@ -110,6 +110,25 @@ def test_an_error_within_a_stream_is_noticed(answer: bytes, cuts: list[int], *, 
     assert bool(scanned(answer, cuts).failed) is failed
 
 
+@pytest.mark.parametrize(
+    ("answer", "has_ended"),
+    [
+        (OPENAI + b"data: [DONE]\n\n", True),
+        (CHUNK * 300 + b"data: [DONE]\n\n", True),
+        (CHUNK * 300 + b'event: message_stop\ndata: {"type": "message_stop"}\n\n', True),
+        (b'event: response.incomplete\r\ndata: {"response": {}}\r\n\r\n', True),
+        (CHUNK * 300, False),
+        (b'data: {"delta": "\\ndata: [DONE]\\nevent: message_stop"}\n\n', False),
+    ],
+    ids=["openai", "long", "anthropic", "responses", "none", "quoted in text"],
+)
+@given(cuts=st.lists(st.integers(0, 1_000_000), max_size=20))
+@settings(max_examples=20, deadline=None)
+def test_the_last_event_is_noticed(answer: bytes, cuts: list[int], *, has_ended: bool) -> None:
+    """Clients may leave behind it and had all of their answer."""
+    assert scanned(answer, cuts).has_ended is has_ended
+
+
 @given(cuts=st.lists(st.integers(0, 100), max_size=20))
 def test_the_id_of_a_response_is_found_if_it_is_wanted(cuts: list[int]) -> None:
     """It stands at the beginning."""

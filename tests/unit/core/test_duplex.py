@@ -590,6 +590,20 @@ def test_an_answer_without_an_end_blames_nobody_unless_a_log_knows(logged: bool)
     assert picking.in_flight() == (1 if logged else 0)
 
 
+@pytest.mark.parametrize("logged", [True, False])
+def test_a_client_that_leaves_behind_the_last_event_had_its_answer(logged: bool) -> None:
+    """OpenAI's clients hang up at [DONE], before the stream's end has come; the log would tell of one that left."""
+    picking = picking_with()
+    if logged:
+        picking.core.feedback.streams.log_heard(picking.now)
+    duplex = answered(picking, USAGE, end=False)
+    taken(duplex, Message(Kind.RESPONSE_BODY, b"data: [DONE]\n\n"))
+    duplex.close(delivered=True)
+    (outcome,) = picking.notes.all("finished")
+    assert (outcome.ending, outcome.usage.prompt_tokens) == (Ending.OK, 9)
+    assert picking.in_flight() == 0
+
+
 def test_a_decision_that_never_reached_envoy_is_taken_back() -> None:
     """Its log entry will not come either."""
     picking = picking_with()

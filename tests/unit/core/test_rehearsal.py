@@ -16,6 +16,8 @@ from ext_proc.core.picker import Rejection
 from ext_proc.core.rates import RateSource
 from ext_proc.core.rehearsal import Asked, Rehearsal, rehearse
 from ext_proc.core.strategies import Context, Ranking, Strategy
+from ext_proc.core.strategies.chain import Chain, ChainParameters
+from ext_proc.core.strategies.conditions import Condition
 from ext_proc.core.strategies.least_request import LeastRequest
 from ext_proc.core.strategies.least_wait import LeastWait
 from ext_proc.core.strategies.round_robin import RoundRobin
@@ -145,6 +147,15 @@ def test_removed_endpoints_are_named_with_their_filter() -> None:
         ("subset", ["10.0.0.13:8000"]),
         ("health", ["10.0.0.12:8000"]),
     ]
+
+
+def test_a_filter_that_is_skipped_removed_nobody() -> None:
+    """A strategy's filter that nobody meets is not obeyed, so it took nothing away."""
+    nobody = ChainParameters(filters=(Condition(labels={"gpu": "none"}),))
+    made = run(Fleet(2, Chain(nobody)))
+    assert isinstance(made.made, Decision)
+    assert str(made.made.filters[-1]) == "labels: 0 of 2 match, so it is skipped"
+    assert made.removals == ()
 
 
 def test_a_rejection_is_foretold() -> None:

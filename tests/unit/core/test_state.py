@@ -92,6 +92,15 @@ def test_blocks_are_bounded_and_of_the_last_prompts() -> None:
     assert again.pick(prompts[0]).hit_tokens == 0
 
 
+def test_blocks_that_have_expired_are_not_counted() -> None:
+    """The index sweeps them away later; whoever compares the numbers shall not look for blocks that nobody holds."""
+    fleet = Kept(1, kv_tokens=2_000)
+    for number in range(20):
+        fleet.serve(request(text(number, 2048)))
+    (endpoint,) = written(fleet).endpoints
+    assert len(endpoint.newest_blocks) == endpoint.blocks < fleet.index.blocks(fleet.endpoints[0].slot)
+
+
 def test_memory_in_flight_is_put_back() -> None:
     """What requests share, and what is not there yet of their answers, is left out of it as it was."""
     fleet = Kept(2, kv_tokens=20_000)

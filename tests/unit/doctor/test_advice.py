@@ -121,6 +121,16 @@ def test_events_that_nobody_hears_are_of_no_use() -> None:
     assert any("tokens" in do for do in told)
 
 
+def test_events_of_an_engine_that_cannot_be_asked_are_advised() -> None:
+    """Older ones do not say whether they publish; what to switch on is told all the same, once for the pool."""
+    silent = {"kv_events": None}
+    (found,) = say(well(**silent), well("10.0.0.2:1", **silent), tokens=None, kv_events=None)
+    assert (found.level, found.where) == (Level.ADVICE, "pool p")
+    assert "vllm can publish them" in found.what
+    assert all(part in found.do for part in ("--kv-events-config", "`kv_events:", "`tokens: {}`"))
+    assert say(well(engine="llama-cpp", **silent), tokens=None, kv_events=None) == []
+
+
 def test_tokens_without_events_are_of_no_use() -> None:
     """Whether nobody listens or no engine publishes; one that does not say is believed."""
     (found,) = say(well(kv_events=None), kv_events=None)

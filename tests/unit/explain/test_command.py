@@ -110,6 +110,29 @@ def test_json_is_one_object(running: Running, explain: Explain) -> None:
     assert sum(row[part] for part in parts) == pytest.approx(row["cost_ms"], abs=0.003)
 
 
+@pytest.mark.parametrize(
+    ("body", "operation"),
+    [
+        ({"input": "List three rivers. " * 40}, "response of acme/chat-8b, about"),
+        ({"prompt": "List three rivers. " * 40}, "completion of acme/chat-8b, about"),
+        ({"system": "List three rivers. " * 40, **BODY}, "message of acme/chat-8b, about"),
+    ],
+    ids=["responses", "completions", "anthropic"],
+)
+def test_the_path_is_guessed_from_the_body(
+    running: Running, folder: Path, explain: Explain, body: dict[str, Any], operation: str
+) -> None:
+    """Whoever has a body of another API need not say so, or learn of no prompt; --path goes before the guess."""
+    (folder / "body.json").write_text(json.dumps({"model": "acme/chat-8b", **body}))
+    output = explain("--admin", running.admin)[1]
+    assert operation in output
+    assert "no_prompt" not in output
+    if "input" in body:
+        chat = explain("--admin", running.admin, "--path", "/v1/chat/completions")[1]
+        assert "; nothing of a prompt stands where" in chat
+        assert "--path" in chat
+
+
 def test_a_refusal_is_explained_with_status_0(running: Running, folder: Path, explain: Explain) -> None:
     """What the client would get is told; explaining it has not failed."""
     (folder / "body.json").write_text(json.dumps({**BODY, "model": "acme/unknown"}))

@@ -105,5 +105,5 @@ async def test_an_engine_that_is_not_there_is_named() -> None:
     with socket.socket() as nobody:  # bound, but it does not listen
         nobody.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        with pytest.raises(ConfigError, match=f"{url} cannot be reached"):
+        with pytest.raises(ConfigError, match=f"{url} cannot be reached: connection refused; is the engine running"):
             await find_given([url])

@@ -98,6 +98,7 @@ def flags(**which: bool) -> dict[str, Any]:
 
 
 BEGUN = {key: ANSWERED[key] for key in ("time_to_first_upstream_tx_byte", "time_to_first_upstream_rx_byte")}
+GONE = {**BEGUN, **flags(downstream_connection_termination=True)}
 
 
 @pytest.mark.parametrize(
@@ -114,7 +115,10 @@ BEGUN = {key: ANSWERED[key] for key in ("time_to_first_upstream_tx_byte", "time_
         ({"code": 503, **flags(upstream_connection_failure=True)}, Ending.CONNECT_FAILURE),
         ({"code": 503, **flags(upstream_connection_termination=True)}, Ending.RESET),
         ({**BEGUN, **flags(upstream_protocol_error=True)}, Ending.CUT),
-        ({**BEGUN, **flags(downstream_connection_termination=True)}, Ending.CLIENT_GONE),
+        (GONE, Ending.CLIENT_GONE),
+        ({**GONE, "usage": {"words": "prompt=3 done=1"}}, Ending.OK),
+        ({**GONE, "usage": {"words": "failed=1 done=1"}}, Ending.STREAM_ERROR),
+        ({**GONE, "usage": {"words": "prompt=3 completion=4"}}, Ending.CLIENT_GONE),
         ({"code": 504, **flags(upstream_request_timeout=True)}, Ending.TIMEOUT),
         ({**BEGUN, **flags(stream_idle_timeout=True)}, Ending.TIMEOUT),
         ({**BEGUN, "details": "max_duration_timeout"}, Ending.TIMEOUT),

@@ -51,9 +51,11 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
         s = u * (1 + (length - u / 2) / (seen.attention or 24_000)) / (rate or 8000.0)
         w = max(0.0, load.busy_until - seen.now)
         h = load.pinned
-        k = max(0.0, h + length - _common(load, seen) - capacity) * seen.residence / max(h, 1)
+        e = max(0.0, h + length - _common(load, seen) - capacity)
         if seen.siblings > 4:
-            k = max(0.0, m + length + seen.output - 0.95 * capacity) * seen.residence / max(m, 1)
+            h, e = m, max(0.0, m + length + seen.output - 0.95 * capacity)
+        h = max(h, 0.0)
+        k = seen.residence * ((min(e, h) / h if h else 0.0) + max(0.0, e - h))
         rows.append((w, s, k, load.in_flight))
         works.append(u * (1 + (length - u / 2) / (seen.attention or 24_000)))
     q = min(w + k for w, _, k, _ in rows)
@@ -134,6 +136,20 @@ def test_what_is_popular_gets_a_copy_where_nobody_waits(siblings: int, idle: Loa
     seen = context([Load(10, 90_000, 0.25), idle], [length - 200, 0], siblings=siblings)
     holder, other = LeastWait().rank(request(prompt_tokens=length), endpoints(2), seen).costs
     assert (other < holder) is copied
+
+
+@pytest.mark.parametrize("length", [100_001, 101_000, 1_000_000])
+@pytest.mark.parametrize("siblings", [0, 40])
+def test_what_fits_nowhere_goes_where_least_is_in_the_way(length: int, siblings: int) -> None:
+    """What waits for memory that never comes free must not look cheaper for all that stands in front of it."""
+    loads = [Load(), Load(2, 2_000), Load(20, 90_000)]
+    seen = context(loads, siblings=siblings)
+    ranking = LeastWait().rank(request(prompt_tokens=length), endpoints(3, kv_tokens=100_000), seen)
+    assert ranking.costs == sorted(ranking.costs)
+    assert ranking.memories[1] == pytest.approx(ranking.memories[2])
+    smaller = [Endpoint(address=f"a:{size}", pool="p", slot=slot, kv_tokens=size) for slot, size in enumerate((1, 2))]
+    first, second = LeastWait().rank(request(prompt_tokens=length), smaller, context(loads[1:])).memories
+    assert first > second
 
 
 def test_what_requests_share_leaves_room_for_others() -> None:
