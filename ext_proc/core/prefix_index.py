@@ -19,8 +19,11 @@ _OLD_SHARE = 0.25
 _FAR_OFF, _FAR_OFF_STEP, _SHRUNK = 0.4, 0.2, 0.5
 """An engine that evicts after so small a share of what was expected is believed to have less memory, by so much of the
 difference, down to so much of what was stated: a fleet that is short of memory evicts early now and then, though it is
-what it says. One that still holds what should have expired is believed to have more, by as much.
+what it says.
 """
+
+_MOST_GROWTH = 2.0
+"""One that still holds what should have expired is believed to be as much larger, at most so many times."""
 
 _RECENT = 1 / 64
 """Share of the time until it expires within which a prompt need not be noted again."""
@@ -256,7 +259,7 @@ class ObservedIndex:
         """
         held = self._slots.get(slot)
         if held is not None and held.floor and (age := stamp - used) > held.reach:
-            capacity = held.capacity * (1 + _FAR_OFF_STEP * min(age / held.reach - 1, 1.0))
+            capacity = held.capacity * min(age / held.reach, _MOST_GROWTH)
             held.resize(min(capacity, _MOST_SHARE * held.stated), held.scale)
 
     def scaled(self, slot: int, scale: float) -> None:
