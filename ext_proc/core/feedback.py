@@ -309,8 +309,7 @@ class Feedback:
         if not learnt.chain:
             return
         chosen = lease.decision.chosen
-        is_useless = _is_useless(outcome)
-        if (served is not chosen or is_useless) and self._is_current(chosen):
+        if (served is not chosen or _is_useless(outcome)) and self._is_current(chosen):
             self._index.forget(chosen.slot, learnt.chain, learnt.depth, learnt.stamp)
 
     def _served(self, lease: Lease, outcome: Outcome) -> Endpoint | None:

@@ -113,7 +113,7 @@ class Holdings:
         begin = before = left = 0
         while begin < depth:
             stamp = stamps[chain[begin]]
-            end = depth if stamp == oldest else held_depth(stamps, stamp - 1, chain[:depth], begin + 1)
+            end = depth if stamp == oldest else held_depth(stamps, stamp - 1, chain, begin + 1)
             after = covered(end)
             left += self.leave(stamp, after - before)
             begin, before = end, after
