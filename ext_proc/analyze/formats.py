@@ -25,6 +25,7 @@ _NANOSECONDS_ABOVE = 1e17
 _MOST_TOKENS = 1_000_000_000
 _LONGEST_PATH = 2_048
 _ARRAY = "a JSON array and not an object; jq -c '.[]' makes lines of one"
+_BEGINNING = "the beginning of a JSON object; jq -c . writes one object a line"
 _LOG = (
     "a line of a log and no request; kvpicker's own log holds no prompts: record bodies of requests"
     " (kvpicker replay takes the log)"
@@ -77,8 +78,7 @@ class LineReader:
         except RecursionError:
             raise UnusableError("nested too deeply") from None
         except ValueError:
-            is_array = text[:1] == b"["
-            raise UnusableError(_ARRAY if is_array else "not a JSON object") from None
+            raise UnusableError(_why_not(text)) from None
         if line.hash_ids is not None:
             return _of_trace(line)
         return self._of_body(line, text)
@@ -114,6 +114,13 @@ class LineReader:
             known = len(self._sizes)
             self._sizes.append(self._hasher.tokens(known + 1) - self._hasher.tokens(known))
         return self._sizes[:blocks]
+
+
+def _why_not(text: bytes) -> str:
+    """Say what a line is that is no JSON object."""
+    if text[:1] == b"[":
+        return _ARRAY
+    return _BEGINNING if text == b"{" else "not a JSON object"
 
 
 _UNHASHED = {

@@ -31,6 +31,14 @@ LONGEST_LINE = 64 * 1024 * 1024
 
 _LOOKED_AT = 20
 _GZIP = b"\x1f\x8b"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+_HINTS: Final = (
+    (b"\xff\xfe", "this is UTF-16; make it UTF-8 (iconv -f utf-16 -t utf-8)"),
+    (b"\xfe\xff", "this is UTF-16; make it UTF-8 (iconv -f utf-16 -t utf-8)"),
+    (b"[", "this is a JSON array; jq -c '.[]' makes lines of one"),
+    (b"{", "its first line is no JSON object that is a request or has one; jq -c . writes one object a line"),
+)
+"""What the first bytes of a file of no known format tell, and how to mend it."""
 
 
 class Trace(msgspec.Struct, frozen=True):
@@ -65,14 +73,14 @@ class _Tally:
     """What could not be used of a file."""
 
     def __init__(self, where: str) -> None:
-        self._where = where
+        self.where = where
         self.unusable = 0
         self.first = ""
 
     def refuse(self, number: int, reason: str) -> None:
         """Count a line; number 0 is one whose place is not known any more."""
         self.unusable += 1
-        self.first = self.first or f"{self._where}{f':{number}' if number else ''}: {reason}"
+        self.first = self.first or f"{self.where}{f':{number}' if number else ''}: {reason}"
 
 
 def read_trace(path: Path, format_: str = "", limit: int | None = None) -> Trace:
@@ -91,7 +99,7 @@ def read_trace(path: Path, format_: str = "", limit: int | None = None) -> Trace
         with _opened(path) as stream:
             lines = _lines(stream, tally)
             first = list(islice(lines, _LOOKED_AT))
-            reader = _format(format_, [line for _, line in first], str(path))()
+            reader = _format(format_, [line for _, line in first], tally)()
             found = list(islice(_requests(reader, first, lines, tally), limit))
     except (OSError, EOFError, zlib.error) as error:
         reason = getattr(error, "strerror", None) or str(error)
@@ -105,12 +113,17 @@ def read_trace(path: Path, format_: str = "", limit: int | None = None) -> Trace
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
     if str(path) == "-":
-        yield sys.stdin.buffer
+        yield _unpacked(sys.stdin.buffer)
         return
     with path.open("rb") as plain:
-        is_packed = plain.read(2) == _GZIP
-        plain.seek(0)
-        yield cast("IO[bytes]", gzip.GzipFile(fileobj=plain)) if is_packed else plain
+        yield _unpacked(plain)
+
+
+def _unpacked(stream: IO[bytes]) -> IO[bytes]:
+    """Unpack a stream that begins as gzip does; a stream that cannot be looked into is taken as it is."""
+    peek = getattr(stream, "peek", None)
+    is_packed = peek is not None and peek(len(_GZIP))[: len(_GZIP)] == _GZIP
+    return cast("IO[bytes]", gzip.GzipFile(fileobj=stream)) if is_packed else stream
 
 
 def _lines(stream: IO[bytes], tally: _Tally) -> Iterator[tuple[int, bytes]]:
@@ -118,6 +131,8 @@ def _lines(stream: IO[bytes], tally: _Tally) -> Iterator[tuple[int, bytes]]:
     number = 0
     while line := stream.readline(LONGEST_LINE):
         number += 1
+        if number == 1:
+            line = line.removeprefix(_BYTE_ORDER_MARK)
         if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
             tally.refuse(number, f"longer than {LONGEST_LINE} bytes; leave such requests out")
             while (rest := stream.readline(LONGEST_LINE)) and not rest.endswith(b"\n"):
@@ -126,17 +141,21 @@ def _lines(stream: IO[bytes], tally: _Tally) -> Iterator[tuple[int, bytes]]:
             yield number, line
 
 
-def _format(wanted: str, lines: list[bytes], where: str) -> type[LineFormat]:
+def _format(wanted: str, lines: list[bytes], tally: _Tally) -> type[LineFormat]:
     if wanted:
         return FORMATS[wanted]
     if not lines:
-        raise ConfigError("it holds no line", where=where)
+        raise ConfigError(
+            f"it holds no line that can be used. {tally.first}" if tally.first else "it holds no line",
+            where=tally.where,
+        )
     for line in lines:
         for made in FORMATS.values():
             if made.recognises(line):
                 return made
+    hint = next((f"{hint}; or " for begin, hint in _HINTS if lines[0].startswith(begin)), "")
     raise ConfigError(
-        f"its first lines are of no known format; name it with --format ({', '.join(FORMATS)})", where=where
+        f"its first lines are of no known format; {hint}name it with --format ({', '.join(FORMATS)})", where=tally.where
     )
 
 

@@ -132,8 +132,8 @@ def test_output_tokens_where_they_are_known(members: dict[str, Any], tokens: int
     [
         (b"\x00\xff\xfe\x01binary", "not a JSON object"),
         (b"[1, 2]", "a JSON array and not an object; jq -c '.\\[]' makes lines of one"),
+        (b"{", "the beginning of a JSON object; jq -c . writes one object a line"),
         (b"[", "a JSON array and not an object; jq -c '.\\[]' makes lines of one"),
-        (b"{", "not a JSON object"),
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"messages": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
         (b'{"body": "not json"}', "body is not JSON"),

@@ -5,9 +5,10 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -225,6 +226,29 @@ def test_gzip_is_unpacked(tmp_path: Path) -> None:
     assert len(read(tmp_path, gzip.compress(AZURE.encode())).requests) == 2
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path: Path) -> None:
+    """Windows editors write one; it costs no request and hides no header."""
+    mark = b"\xef\xbb\xbf"
+    bodies = read(tmp_path, mark + lines(body("a", timestamp=1), body("b", timestamp=2)).encode())
+    assert (len(bodies.requests), bodies.unusable) == (2, 0)
+    assert len(read(tmp_path, mark + AZURE.replace("\n", "\r\n").encode()).requests) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "hint"),
+    [
+        (json.dumps([body("a")]).encode(), "jq -c '.[]' makes lines"),
+        (json.dumps(body("a"), indent=1).encode(), "jq -c . writes one object a line"),
+        (lines(body("a")).encode("utf-16"), "make it UTF-8"),
+        (b"a,b\n1,2\n", "format; name it with"),
+    ],
+)
+def test_a_file_of_no_known_format_is_told_how_to_become_one(tmp_path: Path, content: bytes, hint: str) -> None:
+    """By what its first bytes show."""
+    with pytest.raises(ConfigError, match=re.escape(hint)):
+        read(tmp_path, content)
+
+
 def test_a_torn_gzip_is_refused(tmp_path: Path) -> None:
     """What cannot be read whole would be another trace."""
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -234,6 +258,13 @@ def test_a_torn_gzip_is_refused(tmp_path: Path) -> None:
 def test_standard_input_is_a_dash(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pipe is read like a file."""
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(AZURE.encode())))
+    assert len(read_trace(Path("-")).requests) == 2
+
+
+def test_standard_input_may_be_gzip(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a file may."""
+    packed = io.BufferedReader(cast("io.RawIOBase", io.BytesIO(gzip.compress(AZURE.encode()))))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(packed))
     assert len(read_trace(Path("-")).requests) == 2
 
 
@@ -249,3 +280,10 @@ def test_a_line_without_end_is_not_held(tmp_path: Path, monkeypatch: pytest.Monk
     trace = read(tmp_path, f"{MOONCAKE}\n" + "x" * 1000 + f"\n{LATER}\n")
     assert (len(trace.requests), trace.unusable) == (2, 1)
     assert ":2: longer than 200 bytes" in trace.first_unusable
+
+
+def test_a_file_of_one_endless_line_is_said_to_be_that(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not empty."""
+    monkeypatch.setattr(traces, "LONGEST_LINE", 200)
+    with pytest.raises(ConfigError, match=r"no line that can be used\. .*:1: longer than 200 bytes"):
+        read(tmp_path, "x" * 1000)
