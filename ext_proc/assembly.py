@@ -40,6 +40,7 @@ from ext_proc.plugins import load_strategy
 from ext_proc.sources import certificates
 from ext_proc.sources.api_keys import read_keys
 from ext_proc.sources.eds import EdsWriter
+from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.kubernetes import access as clusters
 from ext_proc.sources.kv_publishers import check_installed
 from ext_proc.token_pools import local_tokenizer
@@ -313,5 +314,8 @@ def check_endpoints(pool: str, path: Path) -> None:
     Raises:
         ConfigError: it cannot be used.
     """
+    problems: list[Exception] = []
     if path.exists():
-        parse_endpoints(path.read_text("utf-8-sig"), f"{path} (endpoints of pool {pool})")
+        FileWatcher(path, parse_endpoints, lambda _: None, problems.append).check()
+    for problem in problems:
+        raise ConfigError(f"{problem} (endpoints of pool {pool})")

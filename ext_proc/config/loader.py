@@ -12,6 +12,7 @@ import msgspec
 
 from ext_proc.config.convert import Problem, convert, refuse
 from ext_proc.config.document import Path, read
+from ext_proc.config.listen import taken_twice
 from ext_proc.config.overload import longest_wait
 from ext_proc.config.settings import Config, EndpointConfig, EndpointsFile, spec
 from ext_proc.core import addresses
@@ -137,6 +138,7 @@ def _listen_problems(config: Config) -> Iterator[Problem]:
         yield Problem(("admin", "listen"), "the admin server listens on ip:port only")
     else:
         yield from _problems(addresses.listening, config.admin.listen, ("admin", "listen"))
+    yield from (Problem(path, what) for path, what in taken_twice(config))
 
 
 def _tls_problems(tls: TlsConfig) -> Iterator[Problem]:
@@ -163,10 +165,12 @@ def _pool_problems(config: Config) -> Iterator[Problem]:
         if pool.metrics_path is not None:
             yield from _problems(_url_path, pool.metrics_path, (*path, "metrics_path"))
         if pool.tokens is not None and (pool.tokens.source == "local") != (pool.tokens.tokenizer is not None):
-            yield Problem(
-                (*path, "tokens", "tokenizer"),
-                "the folder of a tokenizer goes with `source: local`, and only with that",
+            what = (
+                "missing; `source: local` needs the folder of the engines' tokenizer"
+                if pool.tokens.tokenizer is None
+                else "the folder of a tokenizer goes with `source: local` alone"
             )
+            yield Problem((*path, "tokens", "tokenizer"), what)
         for section, settings in (("kv_events", pool.kv_events), ("kubernetes", pool.kubernetes)):
             problem = settings.problem() if settings is not None else None
             if problem is not None:

@@ -135,6 +135,9 @@ def _listed(pool: str, name: str, models: tuple[str, ...]) -> tuple[EndpointSpec
     path = Path(name)
     try:
         text = path.read_text("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}", path=f"pools.{pool}.endpoints_file") from None
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", path=f"pools.{pool}.endpoints_file") from None
+    except UnicodeDecodeError as error:
+        what = f"{path} is not UTF-8 text: byte {error.start}"
+        raise ConfigError(what, path=f"pools.{pool}.endpoints_file") from None
     return parse_endpoints(text, str(path), models)

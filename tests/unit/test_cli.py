@@ -84,6 +84,33 @@ def test_check_reads_endpoints_files(config: Path, capsys: pytest.CaptureFixture
     assert str(endpoints) in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "told"), [(None, "not a regular file"), (b"\xff\xfe", "UTF-8"), (b"endpoints: []\n" * 9, "twice")]
+)
+def test_check_says_what_is_wrong_with_an_endpoints_file(
+    config: Path, capsys: pytest.CaptureFixture[str], content: bytes | None, told: str
+) -> None:
+    """A folder and bytes that are no text are mistakes too, and no traceback."""
+    endpoints = config.with_name("engines.yaml")
+    config.write_text(f"pools: {{main: {{endpoints_file: {endpoints}}}}}")
+    if content is None:
+        endpoints.mkdir()
+    else:
+        endpoints.write_bytes(content)
+    assert main(["check", str(config)]) == 2
+    said = capsys.readouterr().err
+    assert str(endpoints) in said
+    assert told in said
+    assert "pool main" in said
+
+
+def test_check_notes_an_endpoints_file_that_is_not_there(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It may come later, or its path is a mistake: nobody but the reader knows."""
+    config.write_text(f"pools: {{main: {{endpoints_file: {config}.engines}}}}")
+    assert main(["check", str(config)]) == 0
+    assert f"pools.main.endpoints_file: {config}.engines is not there yet" in capsys.readouterr().out
+
+
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:
     """The schema can be given to an editor."""
     assert main(["schema"]) == 0

@@ -210,7 +210,7 @@ def test_the_template_may_be_a_file_of_its_own_or_one_of_several(tmp_path: Path)
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        ({}, "tokenizer.json cannot be read"),
+        ({}, "tokenizer.json cannot be read: No such file or directory$"),
         ({"tokenizer.json": "{}"}, "is no tokenizer"),
         ({"chat_template.jinja": "{% if %}"}, "chat template cannot be read"),
     ],
