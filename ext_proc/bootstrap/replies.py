@@ -15,6 +15,7 @@ from envoy_data_plane.google.protobuf import Struct
 
 from ext_proc.bootstrap.typed import extension, packed
 from ext_proc.core.names import KVPICKER_NAMESPACE, REFUSED_KEY
+from ext_proc.core.own_answers import ENGINE_TIMEOUT, ENGINE_UNREACHABLE, NO_ENGINE_READY
 
 ANTHROPIC_PATH = r"^[^?]*/v1/messages(/[^?]*)?(\?.*)?$"
 UNAVAILABLE = 503
@@ -56,21 +57,21 @@ _CAUSES = (
     ),
     _Cause(
         "response.code_details == 'no_healthy_upstream'",
-        "No engine is ready.",
+        NO_ENGINE_READY,
         "no_ready_endpoint",
         "server_error",
         "overloaded_error",
     ),
     _Cause(
         "response.code == 504 || response.code == 408",
-        "The engine did not answer in time.",
+        ENGINE_TIMEOUT,
         "engine_timeout",
         "server_error",
         "api_error",
     ),
     _Cause(
         "response.code_details.startsWith('upstream_')",
-        "The engine could not be reached or closed the connection before it answered.",
+        ENGINE_UNREACHABLE,
         "engine_unreachable",
         "server_error",
         "api_error",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from http import HTTPStatus
 from typing import Final
 
@@ -11,6 +10,7 @@ from ext_proc.core.duplex_messages import ResponseHeaders
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, has_first_token, read_piece
 from ext_proc.core.model import Decision, Ending, Operation, Outcome, Usage
+from ext_proc.core.own_answers import OwnAnswer, read_own_answer
 from ext_proc.core.status_endings import ending_of_failure, ending_of_status
 
 TOUCH_S: Final = 5.0
@@ -19,17 +19,6 @@ TOUCH_S: Final = 5.0
 _CLIENT_ERROR: Final = int(HTTPStatus.BAD_REQUEST)
 _SERVER_ERROR: Final = int(HTTPStatus.INTERNAL_SERVER_ERROR)
 """Where these begin; members of `HTTPStatus` are slow to get at."""
-
-_NO_CONNECTION = re.compile(rb"(?:remote|local) connection failure|connection timeout")
-_OWN_WORDS: Final = (
-    (b"upstream connect error or disconnect/reset before headers", Ending.RESET),
-    (b"upstream request timeout", Ending.TIMEOUT),
-    (b"stream timeout", Ending.TIMEOUT),
-    (b"no healthy upstream", Ending.LOCAL),
-)
-"""How the bodies of Envoy's own answers begin (source/common/router/router.cc)."""
-
-_OWN_WORDS_WITHIN: Final = 1024
 
 
 class DuplexAnswer:
@@ -50,8 +39,9 @@ class DuplexAnswer:
         "_feedback",
         "_first_byte",
         "_headers",
+        "_may_be_envoys",
         "_named",
-        "_own_words",
+        "_own",
         "_scan",
         "_served",
         "_settled",
@@ -70,7 +60,8 @@ class DuplexAnswer:
         self._served: str | None = None
         self._awaits_token = False
         self._scan: AnswerScan | None = None
-        self._own_words: Ending | None = None
+        self._may_be_envoys = False
+        self._own: OwnAnswer | None = None
         self._touched = began
         self._settled = False
         if shown:
@@ -86,6 +77,7 @@ class DuplexAnswer:
             wants_id = self._decision.request.operation is Operation.RESPONSE
             self._scan = AnswerScan(events=events, wants_id=wants_id)
         succeeds = headers.status < _CLIENT_ERROR
+        self._may_be_envoys = not headers.forwarded and headers.status >= _SERVER_ERROR
         if headers.served is not None and headers.served != self._decision.chosen.address:
             self._feedback.answering(self._decision.id, headers.served, now, succeeds=succeeds)
         self._awaits_token = succeeds and events and has_first_token(self._decision.request)
@@ -100,8 +92,8 @@ class DuplexAnswer:
                 self._feedback.first_token(self._decision.id, now, self._served)
         if self._scan is not None:
             self._scan.feed(body)
-        elif self._own_words is None:
-            self._read_own_words(body)
+        if self._may_be_envoys and self._own is None:
+            self._own = read_own_answer(body)
         if now - self._touched > TOUCH_S:
             self._touched = now
             self._feedback.touch(self._decision.id, now)
@@ -115,8 +107,9 @@ class DuplexAnswer:
         """Note that the answer came to its end."""
         if self._scan is not None:
             self._scan.finish()
-        if self._may_be_envoys and self._own_words is None and self._feedback.streams.has_log(now):
-            self.let_go()  # Envoy's own answer in words of the operator's: the log knows why it was made
+        is_told = self._own is not None and self._own.is_exact
+        if self._may_be_envoys and not is_told and self._feedback.streams.has_log(now):
+            self.let_go()  # Envoy's own answer in words that it was given: the log knows why it was made
             return
         self._settle(self._ending(), now)
 
@@ -171,28 +164,13 @@ class DuplexAnswer:
 
     def _ending(self) -> Ending:
         status = 0 if self._headers is None else self._headers.status
-        if self._own_words is not None:
-            return self._own_words
+        if self._own is not None:
+            return self._own.ending
         if status >= _CLIENT_ERROR or self._scan is None:
             return ending_of_status(status)
         if self._scan.failed:
             return ending_of_failure(self._scan.failed)
         return Ending.CUT if self._scan.is_cut else Ending.OK
-
-    @property
-    def _may_be_envoys(self) -> bool:
-        headers = self._headers
-        return headers is not None and not headers.forwarded and headers.status >= _SERVER_ERROR
-
-    def _read_own_words(self, body: bytes) -> None:
-        """Tell what Envoy says in the place of an engine that it could not reach, or that broke off."""
-        if not self._may_be_envoys:
-            return
-        for words, ending in _OWN_WORDS:
-            if body.startswith(words):
-                failed = ending is Ending.RESET and _NO_CONNECTION.search(body, 0, _OWN_WORDS_WITHIN)
-                self._own_words = Ending.CONNECT_FAILURE if failed else ending
-                return
 
 
 def _attempts(decision: Decision, served: str | None, named: int) -> int:

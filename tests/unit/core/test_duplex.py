@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,7 @@ from ext_proc.core.duplex_messages import (
 )
 from ext_proc.core.exchange_messages import BodyMode, Continue, GoDuplex, Kind, Message, Refuse, RequestHeaders
 from ext_proc.core.model import Ending
+from ext_proc.core.own_answers import ENGINE_TIMEOUT, ENGINE_UNREACHABLE, NO_ENGINE_READY
 from ext_proc.core.prompts import RequestHead
 from tests.unit.wire.picking import ADDRESSES, CHAT, CONFIG, Picking
 
@@ -506,6 +508,35 @@ def test_an_answer_of_envoys_in_other_words_is_left_to_the_log(logged: bool) -> 
     endings = [outcome.ending for outcome in picking.notes.all("finished")]
     assert endings == ([] if logged else [Ending.OVERLOADED])
     assert picking.in_flight() == (1 if logged else 0)
+
+
+@pytest.mark.parametrize("logged", [True, False])
+@pytest.mark.parametrize(
+    ("status", "message", "ending"),
+    [
+        (503, ENGINE_UNREACHABLE, Ending.RESET),
+        (504, ENGINE_TIMEOUT, Ending.TIMEOUT),
+        (503, NO_ENGINE_READY, Ending.LOCAL),
+    ],
+)
+def test_an_answer_of_envoys_in_our_words_is_known_without_a_log(
+    status: int, message: str, ending: Ending, logged: bool
+) -> None:
+    """A reset is no overload of the engine, even before the access log was heard; a log knows it better (F12)."""
+    picking = picking_with()
+    if logged:
+        picking.core.feedback.streams.log_heard(picking.now)
+    said = json.dumps({"error": {"code": "c", "message": message, "param": None}}).encode()
+    answered(picking, said, status=status, content_type="application/json", forwarded=False)
+    assert [outcome.ending for outcome in picking.notes.all("finished")] == ([] if logged else [ending])
+
+
+def test_words_of_envoys_from_an_engine_are_the_engines() -> None:
+    """Who quotes them in an answer of its own is judged by its status."""
+    picking = picking_with()
+    said = json.dumps({"error": {"message": ENGINE_TIMEOUT}}).encode()
+    answered(picking, said, status=503, content_type="application/json", forwarded=True)
+    assert [outcome.ending for outcome in picking.notes.all("finished")] == [Ending.OVERLOADED]
 
 
 def test_an_error_within_a_stream_counts_as_one() -> None:
