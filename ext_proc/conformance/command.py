@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--single", action="store_true", help="the data plane takes one address (ORIGINAL_DST, subsets), not a list")
     add("--model", default="", help="a model that the pool serves; without it requests name none")
     add("--path", default="/v1/chat/completions", help="path of requests with a chat as their body (%(default)s)")
-    add("--mode", action="append", choices=[*ALL, "all"], help="body mode to try, repeatable (all)")
+    add("--mode", action="append", choices=[*map(str, ALL), "all"], help="body mode to try, repeatable (all)")
     add("--only", action="append", default=[], metavar="PATTERN", help="only checks whose id matches, as `subset.*`")
     add("--strict", action="store_true", help="what SHOULD be met must")
     add("--timeout", type=float, default=5.0, metavar="SECONDS", help="for an answer (%(default)g)")
@@ -128,7 +128,7 @@ async def _results(arguments: argparse.Namespace) -> list[Result]:
 
 def _is_target(text: str) -> bool:
     host, _, port = text.rpartition(":")
-    return text.startswith("unix:/") or bool(host and port.isdecimal())
+    return text.startswith("unix:/") or bool(host and "/" not in host and port.isdecimal())
 
 
 def _settings(arguments: argparse.Namespace) -> Settings:

@@ -22,6 +22,13 @@ _OPTIONS: Final = (
     ("grpc.enable_retries", 0),
 )
 
+_SETTINGS: Final = b"\x04"
+_HELLO: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00" + _SETTINGS + b"\x00" * 5
+"""A client's preface and an empty SETTINGS frame; a server's first frame is of that type, by its fourth byte too."""
+
+_ANSWER_S: Final = 1.0
+_NO_TLS: Final = "what listens there speaks no TLS; leave --tls out"
+
 
 class Unreachable(Exception):
     """The target does not answer at all; the message says what was tried."""
@@ -72,7 +79,8 @@ class Address:
         try:
             return await asyncio.to_thread(_offered, (host.strip("[]"), int(port)))
         except (OSError, ValueError) as error:
-            raise Unreachable(f"no certificate from {self.where}: {error}") from None
+            why = _NO_TLS if getattr(error, "reason", "") == "WRONG_VERSION_NUMBER" else error
+            raise Unreachable(f"no certificate from {self.where}: {why}") from None
 
 
 def _offered(where: tuple[str, int]) -> tuple[bytes, str]:
@@ -93,19 +101,33 @@ def _offered(where: tuple[str, int]) -> tuple[bytes, str]:
     return text.encode(), next((str(name) for _, name in names), "")
 
 
-def _knock(where: str) -> None:
-    """Open a connection and close it.
+def _knock(where: str) -> bytes:
+    """Say hello in HTTP/2 and return how the answer begins; empty if there is none.
 
     Raises:
-        OSError: nobody takes it.
+        OSError: nobody listens.
         ValueError: there is no port in the address.
     """
+    with _connected(where) as connection:
+        try:
+            connection.sendall(_HELLO)
+            connection.settimeout(_ANSWER_S)
+            return connection.recv(16)
+        except OSError:
+            return b""
+
+
+def _connected(where: str) -> socket.socket:
     if where.startswith("unix:"):
-        with socket.socket(socket.AF_UNIX) as connection:
+        connection = socket.socket(socket.AF_UNIX)
+        try:
             connection.connect(where.removeprefix("unix:"))
-        return
+        except OSError:
+            connection.close()
+            raise
+        return connection
     host, _, port = where.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+    return socket.create_connection((host.strip("[]"), int(port)), timeout=5)
 
 
 class Target:
@@ -150,11 +172,15 @@ class Target:
     async def _advice(self) -> str:
         """Say why there is no connection, as far as a plain one can tell."""
         try:
-            await asyncio.to_thread(_knock, self._address.where)
+            answer = await asyncio.to_thread(_knock, self._address.where)
         except (OSError, ValueError) as error:
             return f"nobody listens there: {error}"
+        if answer.startswith(b"HTTP/1"):
+            return "an HTTP/1.1 server listens there, and no gRPC server: is it the port of metrics, or an engine?"
         if not self._address.tls:
             return "somebody listens there: if it is gRPC with TLS, add --tls"
+        if answer[3:4] == _SETTINGS:
+            return _NO_TLS
         return (
             "somebody listens there: if its certificate is not trusted, add --ca FILE or --insecure, and if it"
             " asks for one of yours, --client FOLDER"

@@ -141,9 +141,43 @@ async def test_the_wrong_way_is_named(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "somebody listens there: if it is gRPC with TLS, add --tls" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("trusting", [("--insecure",), ()])
+async def test_tls_with_a_picker_without_is_named(
+    capsys: pytest.CaptureFixture[str], trusting: tuple[str, ...]
+) -> None:
+    """However the certificate was to be checked, which there is not."""
+    async with Picker().serving() as where:
+        arguments = [where, "--tls", *trusting, "--timeout", "0.5"]
+        assert await asyncio.to_thread(main, ["conformance", *arguments]) == 2
+    assert "what listens there speaks no TLS; leave --tls out" in capsys.readouterr().err
+
+
+async def test_a_server_of_http_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    """The port of metrics and that of gRPC are easily taken for each other."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        arguments = [f"127.0.0.1:{port}", "--timeout", "0.3"]
+        assert await asyncio.to_thread(main, ["conformance", *arguments]) == 2
+    assert "an HTTP/1.1 server listens there, and no gRPC server" in capsys.readouterr().err
+
+
+def test_modes_are_listed_by_name(capsys: pytest.CaptureFixture[str]) -> None:
+    """As they are written."""
+    with pytest.raises(SystemExit):
+        main(["conformance", "127.0.0.1:1", "--mode", "fancy"])
+    assert "choose from 'lean', 'buffered'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (("http://127.0.0.1:9002",), "a TARGET is host:port or unix:/path"),
         ((), "no TARGET is given"),
         (("127.0.0.1:1", "--timeout", "0.2"), "no connection to 127.0.0.1:1 (plaintext) in 0.2 s; nobody listens"),
         (("unix:/nowhere", "--timeout", "0.2"), "nobody listens there: [Errno 2] No such file"),
