@@ -35,6 +35,7 @@ from ext_proc.core.state import State, take
 from ext_proc.draining import Draining
 from ext_proc.endpoint_news import EndpointNews
 from ext_proc.filling import fills
+from ext_proc.fitting import Fitting
 from ext_proc.listening import Listening
 from ext_proc.log_watch import LogWatch
 from ext_proc.ops import admin
@@ -123,6 +124,7 @@ class Service:
         self._scraper = self._make_scraper(config)
         self._listening = Listening(config, core.registry, core.ledger, core.resident, self._metrics, self._say)
         self._log_watch = LogWatch(core.ledger, config.leases.renewal_timeout_s, self._metrics.access_log_entry)
+        self._fitting = Fitting(self._metrics, self._log_watch, self._say)
         methods = (
             ext_proc_method(self._open_exchange, message_encoder(config), self._observer),
             access_log_method(self._core.feedback, time.monotonic, self._log_watch.entry),
@@ -258,6 +260,7 @@ class Service:
     def _tick(self) -> None:
         self._core.capacity.is_suspended = self._log_watch.is_silent
         self._probing.tick(time.monotonic())
+        self._fitting.look()
 
     def _expire(self) -> None:
         self._core.feedback.expire(time.monotonic())
@@ -333,6 +336,7 @@ class Service:
             "access_log": self._log_watch.is_silent,
             "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
+            "envoy": self._fitting.is_degraded,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,
             "kv_events": self._listening.is_degraded,

@@ -49,6 +49,7 @@ def tables() -> dict[str, str]:
         "analysis": analysis.reference(),
         "conformance": conformance.reference(),
         "operations": operations.reference(),
+        "misfits": operations.misfits(),
         **endpoint_picker.tables(),
         "profiles": envoys.profiles(),
         "envoys": envoys.versions(),

@@ -41,7 +41,7 @@ from ext_proc.core.prompts import Route, classify
 from ext_proc.core.telling import tell
 from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
-from ext_proc.core.understanding import Rewritten, by_body, by_headers
+from ext_proc.core.understanding import Rewritten, by_body, by_headers, unread
 from ext_proc.core.unknown_paths import BY_MODEL, heeded, route_unknown
 from ext_proc.core.wishes import HeaderNames
 
@@ -290,7 +290,7 @@ class Exchange:
 
     def _pick_unread(self, route: Route, event: RequestHeaders) -> Action:
         """Pick by load alone: the answer to the headers is the last that can carry a pick in this mode."""
-        request = by_headers(route, event)
+        request = unread(route, event)
         if request.model is None and not self._picker.picks_without_model():
             return self._pass("body_not_sent")
         return self._pick(Kind.REQUEST_HEADERS, request)

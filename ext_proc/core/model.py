@@ -54,6 +54,7 @@ class Unhashed(enum.StrEnum):
 
     NOT_GENERATION = "not_generation"
     NO_BODY = "no_body"
+    BODY_NOT_SENT = "body_not_sent"
     NO_PROMPT = "no_prompt"
     ODD_MODEL = "odd_model"
     NOT_JSON = "not_json"

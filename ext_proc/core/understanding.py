@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ext_proc.core.exchange_messages import Message, RequestHeaders
-from ext_proc.core.model import InferenceRequest
+from ext_proc.core.model import InferenceRequest, Unhashed
 from ext_proc.core.observer import Observer
 from ext_proc.core.prompts import Route, parse, parse_head
 from ext_proc.core.unknown_paths import BY_MODEL
@@ -23,6 +23,14 @@ def by_headers(route: Route, head: RequestHeaders) -> InferenceRequest:
     """Understand a request whose body is not seen, or that has none."""
     request = parse_head(route, head.head)
     return request if head.wishes is None else head.wishes.applied(request)
+
+
+def unread(route: Route, head: RequestHeaders) -> InferenceRequest:
+    """Understand a request whose body comes after the pick, or never."""
+    request = by_headers(route, head)
+    if request.unhashed is Unhashed.NO_BODY:
+        request = msgspec.structs.replace(request, unhashed=Unhashed.BODY_NOT_SENT)
+    return request
 
 
 def by_body(

@@ -58,6 +58,12 @@ class Event(enum.Enum):
         "",
         "An InferencePool says something else of its failure mode or its gateways.",
     )
+    ENVOY_MISFIT = (
+        "envoy_misfit",
+        "warning",
+        NEVER,
+        "Envoy is set so that kvpicker cannot do its part: `misfit`, what that means, and how it is mended.",
+    )
     SOURCE_FAILED = ("source_failed", "warning", "source", "Something kvpicker learns from cannot be read.")
     SOURCE_RECOVERED = ("source_recovered", "info", "source", "What could not be read can be read again.")
     LIBRARY_COMPLAINED = (

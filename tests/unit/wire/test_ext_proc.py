@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ext_proc.core.exchange_messages import BodyMode
-from ext_proc.core.model import Decision
+from ext_proc.core.model import Decision, Unhashed
 from ext_proc.core.names import DESTINATION, KVPICKER_NAMESPACE, LB_NAMESPACE, SUBSET, SUBSET_NAMESPACE
 from ext_proc.wire._pb.ext_proc_pb2 import ProcessingRequest, ProcessingResponse
 from ext_proc.wire.ext_proc import ExtProcSession
@@ -95,6 +95,13 @@ def test_without_a_body_the_headers_answer_carries_the_pick(picking: Picking, mo
     reply = picking.session().receive(headers_message(mode=mode))
     assert destination(response(reply)) is not None
     assert reply.finished is (mode is BodyMode.NONE)
+    assert picking.notes.all("decided")[0].request.unhashed is Unhashed.BODY_NOT_SENT
+
+
+def test_a_request_without_a_body_is_told_from_one_whose_body_is_not_sent(picking: Picking) -> None:
+    """The former is an odd client's, the latter a setting of Envoy's."""
+    picking.session().receive(headers_message(mode=BodyMode.NONE, end=True))
+    assert picking.notes.all("decided")[0].request.unhashed is Unhashed.NO_BODY
 
 
 def test_streamed_bodies_are_answered_piece_by_piece(picking: Picking) -> None:
