@@ -28,6 +28,7 @@ from ext_proc.background import follow_up, repeat, run_beside
 from ext_proc.collecting import Collecting
 from ext_proc.config import Config, located, parse
 from ext_proc.config.restart import waiting_for_restart
+from ext_proc.continuing import Continuing
 from ext_proc.core.exchange import Exchange
 from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.rehearsal import Asked, rehearse
@@ -204,7 +205,10 @@ class Service:
         )
 
     def _make_policy(self, config: Config) -> ExchangePolicy:
-        return exchange_policy(config, self._tokens.source, self._core.admission, self._watching.objectives)
+        core = self._core
+        makers = core.picker.responses, core.registry, lambda: self._log_watch.is_silent
+        tokens = Continuing(self._tokens.source, *makers, config.envoy.message_timeout_s)
+        return exchange_policy(config, tokens, core.admission, self._watching.objectives)
 
     def _make_keeper(self, config: Config) -> EndpointKeeper:
         core, envoy, news = self._core, config.envoy, self._news

@@ -207,6 +207,11 @@ class Feedback:
         self._freed(now)
         return True
 
+    def made(self, outcome: Outcome, now: float) -> None:
+        """Note who made a response that another kvpicker of the same Envoy placed, or this one before a restart."""
+        if outcome.response_id and outcome.served is not None and outcome.ending is Ending.OK:
+            self._picker.responses.tie(outcome.response_id, outcome.served, now)
+
     def settle_stream(self, outcome: Outcome, now: float) -> bool:
         """Learn from an outcome that the decision's own stream showed; an access log may tell of it again."""
         self._ledger.hold(outcome.decision_id, held=False)

@@ -99,9 +99,11 @@ class AccessLogSession:
         if kind not in _END_TYPES:
             return "ignored"
         attempts = self._attempts.pop(_name(entry), NO_ATTEMPTS) if self._attempts else NO_ATTEMPTS
-        if self._feedback.settle(_outcome(entry, common, namespaces, identity), now, attempts):
+        outcome = _outcome(entry, common, namespaces, identity)
+        if self._feedback.settle(outcome, now, attempts):
             self._settled(attempts)
             return "settled"
+        self._feedback.made(outcome, now)
         self._feedback.strangers.ended(identity)
         return self._stranger(identity)
 

@@ -262,6 +262,24 @@ async def test_who_repeats_a_request_that_was_reset_gets_its_answer_elsewhere(st
     assert repeats[2][0] == 200
 
 
+async def test_an_agent_that_goes_on_at_once_reaches_the_engine_that_answered_it(stack: Stack) -> None:
+    """Though the access log has not told yet which one that was (A53); simulated engines keep no responses, as vLLM."""
+    asked = {"model": MODEL, "max_output_tokens": 5, "input": "Go on."}
+    async with openai.AsyncOpenAI(base_url=f"{stack.url}/v1", api_key="k", max_retries=0) as client:
+        for stream in (False, True, False, True, False, True):
+            made = await client.responses.create(**asked, stream=stream)  # type: ignore[call-overload]
+            name = (
+                [event.response.id async for event in made if event.type == "response.created"] if stream else [made.id]
+            )
+            with pytest.raises(openai.NotFoundError):
+                await client.responses.create(**asked, previous_response_id=name[0])  # type: ignore[call-overload]
+    outcomes = {outcome["decision_id"]: outcome for outcome in await stack.finished(12)}
+    ordered = sorted(outcomes, key=lambda name: int(name.partition("-")[2], 16))
+    made, continued = ([outcomes[name] for name in ordered[place::2]] for place in (0, 1))
+    assert [outcome["reason"] for outcome in continued] == ["previous_response"] * 6
+    assert [outcome["endpoint"] for outcome in continued] == [outcome["endpoint"] for outcome in made]
+
+
 async def test_client_that_leaves_frees_its_place(stack: Stack) -> None:
     """A client that hangs up in mid-stream is no longer counted, and is not the engine's fault (F07)."""
     body = {"model": MODEL, "max_tokens": 50_000, "ignore_eos": True, "stream": True, "messages": TURNS}

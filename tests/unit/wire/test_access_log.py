@@ -238,6 +238,16 @@ def test_foreign_entries_change_nothing(log: Log, identity: str) -> None:
     assert log.results == ["foreign" if identity else "undecided"]
 
 
+@pytest.mark.parametrize("code", [200, 404])
+def test_a_response_that_another_kvpicker_placed_is_known_by_its_maker(log: Log, code: int) -> None:
+    """What continues it may come here (A53); one that was not made ties nothing."""
+    maker = log.decision.endpoints[1].address
+    log.take(entry("other-1", **ANSWERED, code=code, usage={"response_id": "resp_1"}, served=maker))
+    known = log.picking.core.picker.responses.address("resp_1", log.picking.now)
+    assert known == (maker if code == 200 else None)
+    assert log.picking.in_flight() == 1
+
+
 def test_failed_first_attempt_is_blamed_and_the_prefix_moves(log: Log) -> None:
     """After a retry the endpoint that served holds the prefix, and the one that refused is ejected (G21)."""
     first, second = log.decision.endpoints[:2]
