@@ -182,8 +182,8 @@ class Target:
         if answer[3:4] == _SETTINGS:
             return _NO_TLS
         return (
-            "somebody listens there: if its certificate is not trusted, add --ca FILE or --insecure, and if it"
-            " asks for one of yours, --client FOLDER"
+            "somebody listens there: if its certificate is not trusted, add --ca FILE or --insecure; if it is for"
+            " another name, --server-name NAME; if it asks for one of yours, --client FOLDER"
         )
 
     def stream(self) -> Stream:
