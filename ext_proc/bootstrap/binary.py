@@ -52,9 +52,12 @@ def version(binary: Path) -> str:
         output = subprocess.run(  # noqa: S603 the operator's own binary
             [binary, "--version"], capture_output=True, text=True, timeout=CHECK_TIMEOUT, check=True
         ).stdout
-        return output.split("version:")[1].split("/")[1]
-    except (OSError, subprocess.SubprocessError, IndexError) as error:
+    except (OSError, subprocess.SubprocessError) as error:
         raise ConfigError(f"{binary} does not answer like an Envoy: {error}", path="envoy") from error
+    parts = output.partition("version:")[2].split("/")
+    if len(parts) == 1:
+        raise ConfigError(f"{binary} does not answer like an Envoy: its --version names none", path="envoy")
+    return parts[1]
 
 
 def validate(config: str, binary: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_complaint_of_another_version_says_so(tmp_path: Path, found: str, hint
 
 def test_what_is_no_envoy_checks_nothing() -> None:
     """Not even if it says yes to all."""
-    with pytest.raises(ConfigError, match="does not answer like an Envoy"):
+    with pytest.raises(ConfigError, match="an Envoy: its --version names none"):
         call("--check", "--envoy", "true")
 
 
