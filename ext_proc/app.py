@@ -340,7 +340,7 @@ class Service:
             "access_log": self._log_watch.is_silent,
             "certificates": self._securing.is_degraded,
             "config": not self._metrics.reload_success,
-            "envoy": self._fitting.is_degraded,
+            **self._fitting.degraded,
             "dns": self._keeper.names_degraded,
             "kubernetes": self._watching.is_degraded,
             "kv_events": self._listening.is_degraded,

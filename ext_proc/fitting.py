@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
-from ext_proc.core.misfits import MENDS, Counts, MisfitWatch
+from ext_proc.core.misfits import MENDS, Counts, Misfit, MisfitWatch, degraded_reason
 from ext_proc.core.model import Ending, Unhashed
 from ext_proc.log_watch import LogWatch
 from ext_proc.ops import families
@@ -43,9 +43,9 @@ class Fitting:
         self._watch = MisfitWatch(self._counts(), clock())
 
     @property
-    def is_degraded(self) -> bool:
-        """Whether Envoy is set so that something is missing."""
-        return bool(self._watch.present)
+    def degraded(self) -> dict[str, bool]:
+        """Reasons for deciding with less than kvpicker should know, and whether each holds."""
+        return {degraded_reason(misfit): misfit in self._watch.present for misfit in Misfit}
 
     def look(self) -> None:
         """Judge what came, and say what is new."""

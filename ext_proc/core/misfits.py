@@ -47,6 +47,13 @@ MENDS: Final[Mapping[Misfit, Mend]] = {
         mend="give the connection manager an access_log of type http_grpc that leads to kvpicker",
     ),
 }
+
+
+def degraded_reason(misfit: Misfit) -> str:
+    """Return how metrics call it."""
+    return f"envoy_{misfit}"
+
+
 WINDOW_S: Final = 10.0
 """Seconds that are judged at a time; as long as Envoy takes to report a request that runs."""
 

@@ -18,8 +18,8 @@ from ext_proc.core.model import Endpoint
 from ext_proc.core.pool import EndpointSpec, Registry
 from ext_proc.doctor.advice import findings
 from ext_proc.doctor.examination import TIMEOUT_S, Examination, examine
-from ext_proc.doctor.finding import Level
-from ext_proc.doctor.running import heard
+from ext_proc.doctor.finding import Finding, Level
+from ext_proc.doctor.running import heard, misfits
 from ext_proc.sources.api_keys import NO_HEADERS, read_keys
 from ext_proc.sources.kv_publishers import publishers
 from ext_proc.sources.scrape import metrics_source
@@ -59,8 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     """
     config = load(arguments.config)
     registry = registered(config)
-    examined = asyncio.run(_examine(config, registry, arguments))
-    found = findings(examined, config.pools)
+    examined, of_envoy = asyncio.run(_examine(config, registry, arguments))
+    found = [*of_envoy, *findings(examined, config.pools)]
     if arguments.json:
         told = {"engines": examined, "findings": found}
         sys.stdout.write(msgspec.json.format(msgspec.json.encode(told), indent=2).decode() + "\n")
@@ -71,15 +71,18 @@ def run(arguments: argparse.Namespace) -> int:
     return int(any(finding.level is Level.PROBLEM for finding in found))
 
 
-async def _examine(config: Config, registry: Registry, arguments: argparse.Namespace) -> list[Examination]:
+async def _examine(
+    config: Config, registry: Registry, arguments: argparse.Namespace
+) -> tuple[list[Examination], list[Finding]]:
     """Ask all engines, and the kvpicker that runs with the configuration, if one does."""
-    listening, examined = await asyncio.gather(
+    listening, of_envoy, examined = await asyncio.gather(
         heard(config, arguments.config, arguments.timeout),
+        misfits(arguments.config, arguments.timeout),
         examine_all(config, registry, probe=arguments.probe, timeout_s=arguments.timeout),
     )
     for one in examined:
         one.publishers = listening.get(one.endpoint, ())
-    return examined
+    return examined, of_envoy
 
 
 def registered(config: Config) -> Registry:

@@ -48,10 +48,10 @@ def test_bodies_that_do_not_come_are_told_with_the_mend() -> None:
     assert made.judge() == [Misfit.BODY_NOT_SENT]
     meaning, mend = MENDS[Misfit.BODY_NOT_SENT]
     assert made.said == [(Event.ENVOY_MISFIT, {"misfit": "body_not_sent", "meaning": meaning, "mend": mend})]
-    assert made.fitting.is_degraded
+    assert [reason for reason, holds in made.fitting.degraded.items() if holds] == ["envoy_body_not_sent"]
     made.count(families.DECISIONS, "least-wait", "tie")
     assert made.judge() == []
-    assert not made.fitting.is_degraded
+    assert not any(made.fitting.degraded.values())
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_an_access_log_without_decisions_is_told() -> None:
     assert told == [Misfit.DECISION_NOT_LOGGED]
     made.count(families.ACCESS_LOG_ENTRIES, "foreign", times=1)
     assert made.judge() == []
-    assert not made.fitting.is_degraded
+    assert not any(made.fitting.degraded.values())

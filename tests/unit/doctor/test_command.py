@@ -14,6 +14,7 @@ import pytest
 from ext_proc.app import Service
 from ext_proc.cli import main
 from ext_proc.config import load
+from ext_proc.core.misfits import MENDS, Misfit
 from ext_proc.sim.engine import EngineOptions, SimEngine
 from tests.waiting import until
 
@@ -99,6 +100,24 @@ pools:
     kv_events: {{port: 5557}}
     tokens: {{}}
 """
+
+
+async def test_a_running_kvpicker_says_how_envoy_is_set(doctor: Run, tmp_path: Path) -> None:
+    """A setting that is missing is a problem, with its mend."""
+    async with SimEngine(EngineOptions()) as engine:
+        pools = f"pools: {{p: {{endpoints: ['{engine.address}']}}}}\n"
+        text = "admin: {listen: '127.0.0.1:%s'}\nlisten: ['127.0.0.1:0']\ndrain_s: 0\n" + pools
+        served = tmp_path / "served.yaml"
+        served.write_text(text % 0)
+        async with Service(load(served), served, io.BytesIO()) as service:
+            config = text % service.admin_address.rpartition(":")[2]
+            status, out, _ = await doctor(config)
+            assert (status, "Envoy" in out) == (0, False)
+            service._fitting._watch.present = frozenset({Misfit.BODY_NOT_SENT})
+            status, out, _ = await doctor(config, "--json")
+        told = json.loads(out)["findings"][0]
+        assert (status, told["level"], told["where"]) == (1, "problem", "Envoy")
+        assert told["do"] == MENDS[Misfit.BODY_NOT_SENT].mend
 
 
 async def test_a_running_kvpicker_says_how_it_hears_kv_events(doctor: Run, tmp_path: Path) -> None:
