@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import random
 import secrets
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -39,6 +41,7 @@ from ext_proc.ops.admin_token import read_token
 from ext_proc.plugins import load_strategy
 from ext_proc.sources import certificates
 from ext_proc.sources.api_keys import read_keys
+from ext_proc.sources.certificate_dates import validity
 from ext_proc.sources.eds import EdsWriter
 from ext_proc.sources.files import FileWatcher
 from ext_proc.sources.kubernetes import access as clusters
@@ -306,6 +309,17 @@ def check_config(config: Config, path: Path | None) -> None:
             tokenizer.close()
         if pool.endpoints_file is not None:
             check_endpoints(name, Path(pool.endpoints_file))
+
+
+def notes(config: Config) -> Iterator[str]:
+    """Give what is no mistake, and may be one, of a configuration that was checked."""
+    for name, pool in config.pools.items():
+        if pool.endpoints_file is not None and not Path(pool.endpoints_file).exists():
+            yield f"pools.{name}.endpoints_file: {pool.endpoints_file} is not there yet"
+    if config.tls is not None and config.tls.certificate is not None:
+        valid = validity(Path(config.tls.certificate).read_bytes())
+        if valid is not None and valid.end < dt.datetime.now(dt.UTC):
+            yield f"tls.certificate: {config.tls.certificate} is not valid any more, since {valid.end:%Y-%m-%d}"
 
 
 def check_endpoints(pool: str, path: Path) -> None:

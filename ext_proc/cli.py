@@ -92,13 +92,11 @@ def _add_check(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    from ext_proc.assembly import check  # noqa: PLC0415  as above
+    from ext_proc.assembly import check, notes  # noqa: PLC0415  as above
 
     config = check(arguments.config)
     sys.stdout.write(f"{arguments.config}: good\n")
-    for name, pool in config.pools.items():
-        if pool.endpoints_file is not None and not Path(pool.endpoints_file).exists():
-            sys.stdout.write(f"note: pools.{name}.endpoints_file: {pool.endpoints_file} is not there yet\n")
+    sys.stdout.writelines(f"note: {note}\n" for note in notes(config))
     return 0
 
 

@@ -44,11 +44,13 @@ class Authority:
         made = _builder(self._name, self._name, self._key).add_extension(x509.BasicConstraints(True, 0), critical=True)
         self.certificate = made.sign(self._key, hashes.SHA256()).public_bytes(_PEM)
 
-    def issue(self, name: str, password: bytes | None = None) -> Pair:
-        """Make a certificate; with a password its key is encrypted."""
+    def issue(self, name: str, password: bytes | None = None, left: dt.timedelta = _DAY) -> Pair:
+        """Make a certificate, valid since a day ago and for as long as `left`; with a password its key is encrypted."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [x509.DNSName("picker.test"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
-        made = _builder(_named(name), self._name, key).add_extension(x509.SubjectAlternativeName(names), critical=False)
+        made = _builder(_named(name), self._name, key, left).add_extension(
+            x509.SubjectAlternativeName(names), critical=False
+        )
         locked = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
         return Pair(
             made.sign(self._key, hashes.SHA256()).public_bytes(_PEM),
@@ -73,7 +75,9 @@ def _named(name: str) -> x509.Name:
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey, left: dt.timedelta = _DAY
+) -> x509.CertificateBuilder:
     now = dt.datetime.now(dt.UTC)
     return (
         x509.CertificateBuilder()
@@ -82,5 +86,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivate
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - _DAY)
-        .not_valid_after(now + _DAY)
+        .not_valid_after(now + left)
     )

@@ -52,6 +52,12 @@ class Event(enum.Enum):
         "",
         "Changed certificates are unusable; the last good ones stay.",
     )
+    CERTIFICATE_EXPIRES = (
+        "certificate_expires",
+        "warning",
+        NEVER,
+        "The certificate that Envoy is shown is not valid any more, or not for long; said once a day.",
+    )
     INFERENCE_POOL_CHANGED = (
         "inference_pool_changed",
         "info",

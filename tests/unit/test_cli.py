@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 from pathlib import Path
 
 import pytest
 
 from ext_proc.cli import main
+from tests.certificates import Authority
 
 GOOD = "pools: {main: {endpoints: ['10.0.0.11:8000']}}\n"
 
@@ -109,6 +111,17 @@ def test_check_notes_an_endpoints_file_that_is_not_there(config: Path, capsys: p
     config.write_text(f"pools: {{main: {{endpoints_file: {config}.engines}}}}")
     assert main(["check", str(config)]) == 0
     assert f"pools.main.endpoints_file: {config}.engines is not there yet" in capsys.readouterr().out
+
+
+def test_check_notes_a_certificate_that_is_not_valid_any_more(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Gateways that do not verify take it, so it is no mistake."""
+    certificate, key = Authority().issue("old", left=-dt.timedelta(hours=1)).write(tmp_path)
+    tls = f"tls: {{certificate: {certificate}, key: {key}}}"
+    config.write_text(f"pools: {{main: {{endpoints: ['10.0.0.11:8000']}}}}\n{tls}\n")
+    assert main(["check", str(config)]) == 0
+    assert f"tls.certificate: {certificate} is not valid any more, since 20" in capsys.readouterr().out
 
 
 def test_schema_is_json(capsys: pytest.CaptureFixture[str]) -> None:

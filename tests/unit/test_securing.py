@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -56,3 +57,24 @@ def test_certificates_that_cannot_be_used_end_the_start(tmp_path: Path) -> None:
     config = parse(f"{SMALL}tls: {{certificate: {tmp_path}/a, key: {tmp_path}/b}}\n")
     with pytest.raises(ConfigError, match="cannot be read"):
         Securing(config.tls, print)
+
+
+@pytest.mark.parametrize(
+    ("left", "reminded"),
+    [(dt.timedelta(days=1), []), (dt.timedelta(hours=2), [False]), (dt.timedelta(hours=-2), [True])],
+)
+def test_a_certificate_that_ends_is_told_of(tmp_path: Path, left: dt.timedelta, reminded: list[bool]) -> None:
+    """Once a day, when less than a fifth of its time is left; kvpicker is degraded when it is over."""
+    said: list[tuple[Event, dict[str, Any]]] = []
+    authority = Authority()
+    certificate, key = authority.issue("first", left=left).write(tmp_path)
+    config = parse(f"{SMALL}tls: {{certificate: {certificate}, key: {key}}}\n")
+    securing = Securing(config.tls, lambda event, **fields: said.append((event, fields)))
+    securing._look()
+    securing._look()
+    assert [fields["expired"] for event, fields in said if event is Event.CERTIFICATE_EXPIRES] == reminded
+    assert securing.is_degraded is (True in reminded)
+    second = authority.issue("second")
+    securing._files._found(Certificates(second.key, second.certificate, None))  # type: ignore[union-attr]
+    assert not securing.is_degraded
+    assert said[-1][0] is Event.CERTIFICATES_CHANGED
