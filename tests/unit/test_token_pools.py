@@ -74,10 +74,13 @@ async def test_a_local_tokenizer_is_loaded_from_its_folder(http: aiohttp.ClientS
     made["exact"].tokenizer.close()
 
 
-@pytest.mark.parametrize("settings", ["{source: local}", "{tokenizer: /x}"])
-def test_folder_and_source_go_together(settings: str) -> None:
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [("{source: local}", "missing; `source: local` needs"), ("{tokenizer: /x}", "the folder of a tokenizer goes with")],
+)
+def test_folder_and_source_go_together(settings: str, told: str) -> None:
     """A folder that nobody reads, and a source without one, are mistakes."""
-    with pytest.raises(ConfigError, match=r"pools\.exact\.tokens\.tokenizer: the folder of a tokenizer goes with"):
+    with pytest.raises(ConfigError, match=rf"pools\.exact\.tokens\.tokenizer: {told}"):
         config(settings)
 
 
