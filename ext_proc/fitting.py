@@ -49,7 +49,10 @@ class Fitting:
 
     def look(self) -> None:
         """Judge what came, and say what is new."""
-        for misfit in self._watch.look(self._counts(), self._clock(), log_silent=self._log_watch.is_silent):
+        now = self._clock()
+        if not self._watch.is_due(now):
+            return
+        for misfit in self._watch.look(self._counts(), now, log_silent=self._log_watch.is_silent):
             self._say(Event.ENVOY_MISFIT, misfit=misfit, **MENDS[misfit]._asdict())
 
     def _counts(self) -> Counts:

@@ -100,6 +100,10 @@ class MisfitWatch:
         self._judged_at = now
         self._mute = 0
 
+    def is_due(self, now: float) -> bool:
+        """Tell whether a window is over; until then nothing need be counted."""
+        return now - self._judged_at >= WINDOW_S
+
     def look(self, counts: Counts, now: float, *, log_silent: bool) -> list[Misfit]:
         """Judge, if it is time; returns the misfits that were not there before.
 
@@ -108,7 +112,7 @@ class MisfitWatch:
             now: monotonic seconds.
             log_silent: whether nothing is heard of requests that run.
         """
-        if now - self._judged_at < WINDOW_S:
+        if not self.is_due(now):
             return []
         seen = Counts(*(new - old for new, old in zip(counts, self._counts, strict=True)))
         before, self._counts, self._judged_at = self.present, counts, now
