@@ -212,7 +212,7 @@ class EndpointPicker:
         )
         prefill = predicted(request, ranking, context, best)
         if tokens is not None and self.token_hits is not None:
-            decision = self.token_hits.pinned(decision, tokens, prefill, now)
+            decision, prefill = self.token_hits.pinned(decision, tokens, prefill, now)
         return Choice(decision, chain, depths[best], deepest, size, prefill, context.output, tokens)
 
     @property

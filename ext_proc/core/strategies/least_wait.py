@@ -21,6 +21,9 @@ others end. What is shared is counted for requests that came when half of the me
 in the way. The q factor makes a backlogged fleet care more for what it has cached. R, A, o and D are learnt. Where the
 memory of an endpoint (C) is unknown the smallest known one is assumed; if none is known, K is 0.
 
+Of an engine with N data-parallel ranks one serves the request. So R, C, n, M and H are those of one of them, all its
+requests and tokens over N, and W is how long it takes until one is free (`rank_queue`).
+
 What is popular gets copies: if p > 4 requests that begin with the same held prefix are in flight, and as many have
 ended while others were, a candidate that nobody waits for (W_j + K_j = 0) pays for what it lacks of that prefix only
 one share in p / 4, since the others will use the copy:
@@ -50,11 +53,10 @@ import msgspec
 
 from ext_proc.core.attention import START
 from ext_proc.core.candidates import Candidates
+from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.prefill import LEAST_UNCACHED
 from ext_proc.core.strategies import Context, Ranking
-
-LEAST_UNCACHED = 16
-"""Tokens that are computed even if the whole prompt is cached."""
 
 _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
@@ -115,6 +117,8 @@ class LeastWait:
             for wait, prefill, load in zip(waits, prefills, loads)  # noqa: B905  the keyword takes a fifth of it all
         ]
         discounts: Sequence[float] = ()
+        if candidates.ranks is not None:
+            costs = list(map(add, costs, _reliefs(prefills, candidates.ranks, loads)))
         if context.siblings > _PER_COPY:
             discounts = _discounts(costs, waits, works, prefills, context)
             costs = list(map(add, costs, discounts)) if discounts else costs
@@ -135,6 +139,15 @@ class LeastWait:
         if rates:
             return works, [work / (own or rate) for work, own in zip(works, rates, strict=True)]
         return works, [work / rate for work in works]
+
+
+def _reliefs(prefills: Sequence[float], ranks: Sequence[int], loads: Sequence[Load]) -> list[float]:
+    """Return what interference costs less than if all requests of an endpoint were in one rank, below 0."""
+    most = _INTERFERENCE_CAP
+    return [
+        _INTERFERENCE * prefill * (min(load.in_flight / count, most) - min(load.in_flight, most))
+        for prefill, count, load in zip(prefills, ranks, loads, strict=True)
+    ]
 
 
 def _discounts(
@@ -162,10 +175,10 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
         return []
     sizes, residence = [size or least for size in candidates.kv_tokens], context.residence
     if context.siblings > _PER_COPY:
-        held = [float(load.tokens) for load in loads]
+        held = _by_rank([load.tokens for load in loads], candidates)
         missing = [tokens + length + answer - _READABLE * size for tokens, size in zip(held, sizes, strict=True)]
     else:
-        held = [float(load.pinned) for load in loads]
+        held = _by_rank([load.pinned for load in loads], candidates)
         missing = [tokens + length - size for tokens, size in zip(held, sizes, strict=True)]
         missing = [
             tokens - load.sharing.common(context.chain) if tokens > 0 and load.sharing else tokens
@@ -175,6 +188,12 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
         _wait(excess, max(tokens, 0.0)) * residence if excess > 0 else 0.0
         for excess, tokens in zip(missing, held, strict=True)
     ]
+
+
+def _by_rank(tokens: Sequence[int], candidates: Candidates) -> list[float]:
+    """Return what one rank of each candidate has of its tokens."""
+    ranks = candidates.ranks
+    return list(map(float, tokens)) if ranks is None else [own / n for own, n in zip(tokens, ranks, strict=True)]
 
 
 def _wait(excess: float, held: float) -> float:

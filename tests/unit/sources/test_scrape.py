@@ -72,7 +72,7 @@ class Scraping:
         """Keep the word."""
         self.sleeps.append((endpoint.address, signals.asleep, signals.sleep_level))
 
-    def capacity_learnt(self, change: Change) -> None:
+    def size_learnt(self, change: Change) -> None:
         """Keep the change."""
         self.changes.append(change)
 

@@ -43,20 +43,23 @@ def _sharing(tokens: int) -> Sharing:
 def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[float]:
     """The docstring of the strategy, term by term, with its default parameters."""
     rows, works = [], []
-    least = min((endpoint.kv_tokens for endpoint in candidates if endpoint.kv_tokens), default=float("inf"))
+    least = min(
+        (endpoint.kv_tokens // endpoint.ranks for endpoint in candidates if endpoint.kv_tokens), default=float("inf")
+    )
     rates = seen.rates or [0.0] * len(candidates)
     for endpoint, load, hit, rate in zip(candidates, seen.loads, seen.hits, rates, strict=True):
-        m, capacity = load.tokens, endpoint.kv_tokens or least
+        n = endpoint.ranks
+        m, capacity = load.tokens / n, endpoint.kv_tokens // n if endpoint.kv_tokens else least
         u = max(length - hit, 16)
         s = u * (1 + (length - u / 2) / (seen.attention or 24_000)) / (rate or 8000.0)
         w = max(0.0, load.busy_until - seen.now)
-        h = load.pinned
+        h = load.pinned / n
         e = max(0.0, h + length - _common(load, seen) - capacity)
         if seen.siblings > 4:
             h, e = m, max(0.0, m + length + seen.output - 0.95 * capacity)
         h = max(h, 0.0)
         k = seen.residence * ((min(e, h) / h if h else 0.0) + max(0.0, e - h))
-        rows.append((w, s, k, load.in_flight))
+        rows.append((w, s, k, load.in_flight / n))
         works.append(u * (1 + (length - u / 2) / (seen.attention or 24_000)))
     q = min(w + k for w, _, k, _ in rows)
     costs = [w + s * (1 + min(2, q) + 0.03 * min(n, 64)) + k for w, s, k, n in rows]
@@ -76,6 +79,7 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
     st.booleans(),
     st.integers(0, 40),
     st.integers(0, 50_000),
+    st.sampled_from([[1], [1], [1, 4], [3, 8]]),
 )
 def test_costs_follow_the_formula(
     length: int,
@@ -85,10 +89,12 @@ def test_costs_follow_the_formula(
     known: bool,
     siblings: int,
     shared: int,
+    ranks: list[int],
 ) -> None:
-    """For any loads, hits, sizes, rates, siblings and shared beginnings each cost is what the formula gives."""
+    """For any loads, hits, sizes, ranks, rates, siblings and shared beginnings each cost is what the formula gives."""
     candidates = [
-        Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size) for slot, (_, _, size, _) in enumerate(drawn)
+        Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size, ranks=ranks[slot % len(ranks)])
+        for slot, (_, _, size, _) in enumerate(drawn)
     ]
     rates = [rate for *_, rate in drawn] if known else ()
     hits = [min(hit, length) for _, hit, _, _ in drawn]
@@ -98,6 +104,18 @@ def test_costs_follow_the_formula(
     seen = context(loads, hits, now=now, **told)
     costs = LeastWait().rank(request(prompt_tokens=length), candidates, seen).costs
     assert costs == pytest.approx(_formula(length, candidates, seen))
+
+
+def test_ranks_share_requests_and_memory() -> None:
+    """An engine of four ranks with four times the work and the memory of another costs what that one costs."""
+    one = Endpoint(address="a:0", pool="p", slot=0, kv_tokens=100_000)
+    four = Endpoint(address="a:1", pool="p", slot=1, kv_tokens=400_000, ranks=4)
+    loads = [Load(10, 99_000, 1.0), Load(40, 396_000, 1.0)]
+    ranking = LeastWait().rank(request(prompt_tokens=8000), [one, four], context(loads))
+    assert ranking.costs[0] == pytest.approx(ranking.costs[1])
+    assert ranking.memories[0] > 0
+    terms = Terms([one, four], ranking, [0, 0], [10, 40])[1]
+    assert terms.wait + terms.interference + terms.backlog == pytest.approx(ranking.costs[1])
 
 
 def test_terms_add_up_to_the_cost() -> None:
