@@ -14,7 +14,7 @@ from ext_proc.config.health import HealthConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
 from ext_proc.config.kv_events import KvEventsConfig, Ranks
 from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
-from ext_proc.config.section import Port, Seconds, Section
+from ext_proc.config.section import Port, Seconds, Section, Text
 from ext_proc.config.tls import TlsConfig
 from ext_proc.config.tokens import TokensConfig
 from ext_proc.core.model import MetricsSource
@@ -113,7 +113,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
 
     strategy: StrategyConfig = StrategyConfig()
     endpoints: tuple[EndpointConfig | str, ...] = ()
-    endpoints_file: str | None = None
+    endpoints_file: Text | None = None
     kubernetes: KubernetesPoolConfig | None = None
     models: tuple[ModelName, ...] = ()
     engine: EngineName | None = None
@@ -121,7 +121,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     tokens: TokensConfig | None = None
     kv_events: KvEventsConfig | None = None
-    api_key_env: str | None = None
+    api_key_env: Text | None = None
     caps: CapsConfig = CapsConfig()
     queue: QueueConfig = QueueConfig()
 
@@ -211,7 +211,7 @@ class ScrapeConfig(Section, frozen=True, kw_only=True):
     enabled: bool = True
     interval_s: Seconds = 1.0
     idle_interval_s: Seconds = 5.0
-    token_env: str | None = None
+    token_env: Text | None = None
 
     @property
     def fresh_s(self) -> float:

@@ -7,7 +7,7 @@ endpoint is better than none. What must not happen at all belongs into models an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ class ChainParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         then: the strategy that ranks who is left.
     """
 
-    filters: tuple[Condition, ...] = ()
+    filters: Annotated[tuple[Condition, ...], msgspec.Meta(min_length=1)] = ()
     then: StrategyChoice = StrategyChoice()
 
 
