@@ -169,6 +169,8 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         discount: how much cheaper it is, at most 0, since others with the same prefix will use what is computed here.
         filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
+        counts: what the cost counts where that is no time, in a few words; empty where nobody says.
+        unfit: True if its whole KV memory is smaller than the prompt; the cost then only puts it behind those that fit.
         scores: what the cost is made of where that is no time, by name.
     """
 
@@ -184,6 +186,8 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     discount: float = 0.0
     filtered: bool = False
     in_seconds: bool = False
+    counts: str = ""
+    unfit: bool = False
     scores: Mapping[str, float] = NO_SCORES
 
     @property

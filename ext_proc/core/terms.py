@@ -50,6 +50,8 @@ class Terms(Sequence[CostTerms]):
             backlog=prefill * ranking.backlog,
             discount=ranking.discounts[position] if ranking.discounts else 0.0,
             filtered=filtered,
+            counts=ranking.counts,
+            unfit=position % len(self) in ranking.unfit if ranking.unfit else False,
             scores={name: column[position] for name, column in ranking.scores.items()} if ranking.scores else NO_SCORES,
             in_seconds=ranking.in_seconds and not filtered,
         )

@@ -74,6 +74,7 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
         discounts=ranking.discounts and _spread(ranking.discounts, places, count, 0.0),
+        unfit=frozenset([places[row] for row in ranking.unfit]),
         scores={name: _spread(column, places, count, 0.0) for name, column in ranking.scores.items()},
         favourite=None if ranking.favourite is None else places[ranking.favourite],
         out=frozenset(range(count)) - {place for row, place in enumerate(places) if row not in ranking.out},

@@ -122,7 +122,10 @@ class LeastWait:
         if context.siblings > _PER_COPY:
             discounts = _discounts(costs, waits, works, prefills, context)
             costs = list(map(add, costs, discounts)) if discounts else costs
-        return Ranking(costs, queues, works, prefills, memories, discounts, factor - 1, share, most, True, attention)
+        unfit = _unfit(request.prompt_tokens, candidates) if memories else frozenset()
+        return Ranking(
+            costs, queues, works, prefills, memories, discounts, factor - 1, share, most, True, attention, unfit=unfit
+        )
 
     def _prefills(
         self, length: int, attention: float, candidates: Candidates, context: Context
@@ -188,6 +191,12 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
         _wait(excess, max(tokens, 0.0)) * residence if excess > 0 else 0.0
         for excess, tokens in zip(missing, held, strict=True)
     ]
+
+
+def _unfit(length: int, candidates: Candidates) -> frozenset[int]:
+    """Return the positions of candidates whose whole memory is smaller than the prompt."""
+    least = candidates.least_kv_tokens or 0
+    return frozenset([place for place, size in enumerate(candidates.kv_tokens) if length > (size or least)])
 
 
 def _by_rank(tokens: Sequence[int], candidates: Candidates) -> list[float]:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ext_proc.core.explanation import costs
 from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint
 from ext_proc.core.sharing import Sharing
@@ -283,3 +284,19 @@ def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, float]) -> N
     """What cannot be divided by, and what is not known, is an error of the configuration."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, LeastWaitParameters)
+
+
+def test_a_prompt_larger_than_a_memory_is_said_not_to_fit() -> None:
+    """It goes where there is room; where there is none it is sent all the same, and the explanation has no time."""
+    fleet = Fleet(2, kv_tokens=50_000)
+    decision = fleet.pick(request(prompt_tokens=60_000))
+    assert [terms.unfit for terms in decision.terms] == [True, True]
+    assert [(costs(terms)["cost_ms"], costs(terms)["memory_ms"]) for terms in decision.terms] == [(None, None)] * 2
+    large = Endpoint(address="a:1", pool="p", slot=1, kv_tokens=400_000, ranks=4)
+    small = Endpoint(address="a:0", pool="p", slot=0, kv_tokens=90_000)
+    unknown = Endpoint(address="a:2", pool="p", slot=2)
+    candidates = [small, large, unknown]
+    ranking = LeastWait().rank(request(prompt_tokens=95_000), candidates, context([Load()] * 3))
+    assert ranking.unfit == {0, 2}
+    assert ranking.costs.index(min(ranking.costs)) == 1
+    assert not LeastWait().rank(request(prompt_tokens=80_000), candidates, context([Load()] * 3)).unfit
