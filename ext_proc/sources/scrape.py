@@ -190,7 +190,7 @@ class Scraper:
             change = self._registry.learn_capacity(endpoint.address, endpoint.generation, signals.kv_tokens)
             if change is not None:
                 self._listener.size_learnt(change)
-        if signals.ranks is not None and not reading.truncated:
+        if signals.ranks is not None:
             change = self._registry.learn_ranks(endpoint.address, endpoint.generation, signals.ranks)
             if change is not None:
                 self._listener.size_learnt(change)

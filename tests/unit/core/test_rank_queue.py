@@ -110,6 +110,15 @@ def test_who_leaves_before_its_first_token_is_at_no_rank() -> None:
     assert load.ranked.telling == 0
 
 
+def test_silent_requests_are_prefilled_when_the_queue_is_empty() -> None:
+    """They may decode for long, but take no rank's time from the prompts that come later."""
+    load = _load(2)
+    for _ in range(5):
+        _add(load, 1000, 0.0, tells=False)
+    place = _add(load, 500, 10.0)
+    assert load.answer(place, _prefill(500), 10.0, 10.5).seconds == pytest.approx(0.5)
+
+
 def test_an_idle_engine_begins_anew() -> None:
     """What was counted of requests that are gone does not outlive the last of them."""
     load = _load(4)

@@ -138,6 +138,17 @@ async def test_a_configured_capacity_stands() -> None:
     assert scraping.changes == []
 
 
+async def test_the_ranks_of_an_engine_are_counted() -> None:
+    """As many as tell what they run."""
+    scraping = Scraping()
+    async with serving() as engine, scraping.running():
+        lines = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 0\n' for rank in range(4)).encode()
+        engine.answer = page(lines)
+        scraping.list(engine.address)
+        await until(lambda: scraping.endpoint(engine).ranks == 4)
+    assert [change.updated[0].ranks for change in scraping.changes] == [4]
+
+
 async def test_c01_missing_signals_are_counted_by_name() -> None:
     """A renamed family is seen in a counter, not only in decisions."""
     scraping = Scraping()
