@@ -2,7 +2,8 @@
 
 The queue (B, a point in time) says when an endpoint will have prefilled all that was sent to it; it grows by each
 dispatch and drains by itself as time passes. Counting at dispatch, not at a scrape, is what keeps a burst from
-landing on one endpoint.
+landing on one endpoint. Where an endpoint is an engine of several data-parallel ranks, those drain one queue together
+(`rank_queue`), and B is when one of them is free.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from math import inf
 
 import msgspec
 
+from ext_proc.core.learnt import Learnt
 from ext_proc.core.load import NO_PLACE, Load, Place, Service
-from ext_proc.core.model import GENERATING, BlockHash, Decision
+from ext_proc.core.model import GENERATING, Decision
 from ext_proc.core.prefill import Prefill
 from ext_proc.core.sharing import Sharing
 from ext_proc.core.siblings import Siblings
@@ -24,31 +26,6 @@ _MOST_SEARCHED = 4096
 _LEAST_STAY = 60.0
 _CROWDED = 0.5
 """Share of an endpoint's KV memory from which on it is worth counting what requests have in common."""
-
-
-class Learnt(msgspec.Struct, frozen=True, gc=False):
-    """What a decision taught the index, so that it can be taken back.
-
-    Attributes:
-        chain: hash chain of the prompt; empty if nothing was learnt.
-        depth: leading blocks that the endpoint held before.
-        stamp: what `PrefixIndex.learn` returned.
-        estimated: tokens of the prompt as they were estimated from its bytes; 0 if they were counted.
-        used: stamp of the last of those blocks before, the one that was not used for longest.
-        expired: stamp of the block behind them, if it was held once; 0 if that is not known.
-        held: the last block of the chain that any endpoint held before; None if nobody held one.
-    """
-
-    chain: Sequence[BlockHash] = ()
-    depth: int = 0
-    stamp: int = 0
-    estimated: int = 0
-    used: int = 0
-    expired: int = 0
-    held: BlockHash | None = None
-
-
-NOTHING_LEARNT = Learnt()
 
 
 class Lease(msgspec.Struct, gc=False):
@@ -148,6 +125,12 @@ class Ledger:
         """Begin to count for a slot that a new endpoint got."""
         self._loads[slot] = Load()
 
+    def serve(self, slot: int, ranks: int) -> None:
+        """Let so many data-parallel ranks serve a slot's queue; an unknown slot has none."""
+        load = self._loads.get(slot)
+        if load is not None:
+            load.serve(ranks)
+
     def remove(self, slot: int) -> None:
         """Stop counting for a slot; leases of its endpoint go on and end without effect on a successor."""
         self._loads.pop(slot, None)
@@ -215,7 +198,7 @@ class Ledger:
         lease.served = served or decision.chosen.address
         if lease.served != decision.chosen.address:
             return lease, None
-        return lease, lease.load.answer(lease.place, lease.prefill.work, decision.decided_at, now)
+        return lease, lease.load.answer(lease.place, lease.prefill, decision.decided_at, now)
 
     def move(self, decision_id: str, address: str, slot: int, now: float) -> Lease | None:
         """Book a request at another endpoint than before, since it runs there.
@@ -294,9 +277,7 @@ class Ledger:
         load = lease.load
         _release(lease, now)
         if answered_by == (lease.moved_to or lease.decision.chosen.address):
-            load.done(lease.place)
-            if load.recent is None:  # else the engine tells its queue, with what others sent
-                load.busy_until = min(load.busy_until, now + load.left)
+            load.prefilled(lease.place, now)
         elif lease.first_token is None:
             load.cancel(lease.place, lease.prefill.seconds, now)
         return lease
@@ -350,7 +331,7 @@ class Ledger:
 
 
 def _release(lease: Lease, now: float) -> None:
-    lease.load.release(lease.tokens, now, lease.later)
+    lease.load.release(lease.tokens, now, lease.later, lease.place if lease.first_token is None else None)
     if lease.sharing is not None:
         lease.sharing.end(lease.learnt.chain)
         lease.sharing = None
