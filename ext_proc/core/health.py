@@ -107,7 +107,9 @@ class HealthMonitor:
             slot: of the endpoint.
             sent: when the request was sent; None if that is not known.
         """
-        heard_from = self._deaf.get(slot, -inf) if self._deaf else -inf
+        if not self._deaf:
+            return False
+        heard_from = self._deaf.get(slot, -inf)
         return heard_from == inf or (sent is not None and sent < heard_from)
 
     @property

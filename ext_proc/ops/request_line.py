@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import datetime as dt
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 import msgspec
 
+from ext_proc.core.model import Decision, Outcome
 from ext_proc.ops.logs import json_line
 from ext_proc.ops.text import printable
-
-if TYPE_CHECKING:
-    from ext_proc.core.model import Decision, Outcome
 
 _ENCODE: Final = msgspec.json.Encoder().encode
 
 
-class Finished(NamedTuple):
+class Finished(msgspec.Struct, frozen=True, gc=False):
     """What a line is made of, if anybody reads it.
 
     Attributes:
