@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from types import MappingProxyType
 from typing import Protocol
 
@@ -34,9 +34,14 @@ class Gate(Protocol):
 
     Attributes:
         name: what the explanation of a decision calls it.
+        special: what it keeps of endpoints that it may leave out. It is not asked while all of that is empty.
     """
 
     name: str
+
+    @property
+    def special(self) -> Sequence[Sized]:
+        """Always the same objects."""
 
     def admit(
         self, candidates: Sequence[Endpoint], request: InferenceRequest, now: float, generator: Generator
@@ -68,7 +73,7 @@ class Filters:
 
     def __init__(self, gates: Sequence[Gate]) -> None:
         self._gates = tuple(gates)
-        self._admits = tuple([gate.admit for gate in gates])
+        self._special = tuple([kept for gate in gates for kept in gate.special])
         self._snapshot: Snapshot | None = None
         self._unfiltered: dict[int, tuple[FilterReport, ...]] = {}
 
@@ -91,8 +96,10 @@ class Filters:
         """
         whole = meant(request, snapshot)
         if subset is None and whole:
-            for place, admit in enumerate(self._admits):
-                admitted = admit(whole, request, now, generator)
+            if not any(self._special):
+                return self._of_all(snapshot, whole)
+            for place, gate in enumerate(self._gates):
+                admitted = gate.admit(whole, request, now, generator)
                 if admitted is not whole:
                     reports = (*self._of_all(snapshot, whole)[: place + 1], self._report(place, whole, admitted))
                     return self._narrowed(reports, place + 1, request, now, generator)
