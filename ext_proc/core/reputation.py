@@ -25,7 +25,7 @@ from ext_proc.core.health_states import HealthState
 from ext_proc.core.model import ILLNESS, Ending, Endpoint
 
 _MEMORY = 0.9
-_MOST_WAITING = 64
+_MOST_WAITING = 32
 _HALF_LIFE = 120.0
 _HEALTH: Mapping[HealthState, float] = MappingProxyType(
     {

@@ -24,7 +24,7 @@ Format: TypeAlias = Literal["json", "console"]
 
 _ENCODE = msgspec.json.Encoder(enc_hook=str).encode
 
-_MOST_WAITING = 64
+_MOST_WAITING = 32
 """Lines that may wait to be made."""
 
 Told = TypeVar("Told")

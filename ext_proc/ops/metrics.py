@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome, Usage
     from ext_proc.ops.families import Family
 
-MOST_WAITING = 64
+MOST_WAITING = 32
 """Decisions, and ends, that may wait to be counted."""
 
 MOST_REASONS = 200
