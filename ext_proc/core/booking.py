@@ -7,7 +7,8 @@ import msgspec
 from ext_proc.core.affinity import Affinity, session_name
 from ext_proc.core.choosing import Choice
 from ext_proc.core.health import HealthMonitor
-from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Ledger
+from ext_proc.core.learnt import NOTHING_LEARNT, Learnt
+from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import GENERATING, NEARLY_FREE
 from ext_proc.core.prefix_index import PrefixIndex
 from ext_proc.core.rates import RateLearner

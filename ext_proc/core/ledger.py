@@ -13,8 +13,9 @@ from math import inf
 
 import msgspec
 
+from ext_proc.core.learnt import Learnt
 from ext_proc.core.load import NO_PLACE, Load, Place, Service
-from ext_proc.core.model import GENERATING, BlockHash, Decision
+from ext_proc.core.model import GENERATING, Decision
 from ext_proc.core.prefill import Prefill
 from ext_proc.core.sharing import Sharing
 from ext_proc.core.siblings import Siblings
@@ -25,31 +26,6 @@ _MOST_ROWS = 64
 _LEAST_STAY = 60.0
 _CROWDED = 0.5
 """Share of an endpoint's KV memory from which on it is worth counting what requests have in common."""
-
-
-class Learnt(msgspec.Struct, frozen=True, gc=False):
-    """What a decision taught the index, so that it can be taken back.
-
-    Attributes:
-        chain: hash chain of the prompt; empty if nothing was learnt.
-        depth: leading blocks that the endpoint held before.
-        stamp: what `PrefixIndex.learn` returned.
-        estimated: tokens of the prompt as they were estimated from its bytes; 0 if they were counted.
-        used: stamp of the last of those blocks before, the one that was not used for longest.
-        expired: stamp of the block behind them, if it was held once; 0 if that is not known.
-        held: the last block of the chain that any endpoint held before; None if nobody held one.
-    """
-
-    chain: Sequence[BlockHash] = ()
-    depth: int = 0
-    stamp: int = 0
-    estimated: int = 0
-    used: int = 0
-    expired: int = 0
-    held: BlockHash | None = None
-
-
-NOTHING_LEARNT = Learnt()
 
 
 class Lease(msgspec.Struct, gc=False):

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from ext_proc.core.ledger import NOTHING_LEARNT, Learnt, Lease, Ledger
+from ext_proc.core.learnt import NOTHING_LEARNT, Learnt
+from ext_proc.core.ledger import Lease, Ledger
 from ext_proc.core.load import Load
 from ext_proc.core.model import Decision, Endpoint
 from ext_proc.core.prefill import Prefill
