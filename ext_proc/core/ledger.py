@@ -281,7 +281,7 @@ class Ledger:
             return lease
         load = lease.load
         _release(lease, now)
-        if answered_by == (lease.moved_to or lease.decision.endpoints[0].address):
+        if answered_by == (lease.moved_to or lease.decision.chosen.address):
             load.done(lease.place)
             if load.recent is None:  # else the engine tells its queue, with what others sent
                 load.busy_until = min(load.busy_until, now + load.left)
