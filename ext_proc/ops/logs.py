@@ -79,9 +79,10 @@ class LineWriter:
             told: what it is made of, which nobody alters any more.
         """
         self._waiting.append((make, told))
-        if len(self._waiting) >= _MOST_WAITING:
+        if len(self._waiting) == 1:  # whoever flushes is told once
+            self.waits.set()
+        elif len(self._waiting) >= _MOST_WAITING:
             self._make()
-        self.waits.set()
 
     def error(self, line: bytes) -> None:
         """Write a line that somebody should see soon."""
