@@ -102,7 +102,7 @@ class Count:
     def sleep_told(self, endpoint: Endpoint, signals: EngineSignals) -> None:
         """Ignore it."""
 
-    def capacity_learnt(self, change: Change) -> None:
+    def size_learnt(self, change: Change) -> None:
         """Ignore it."""
 
     def interval_ended(self, endpoint: Endpoint, interval: Interval, signals: EngineSignals) -> None:

@@ -58,7 +58,7 @@ class ScrapeNews:
         """Let it be left alone while it sleeps."""
         self._slept(endpoint, signals)
 
-    def capacity_learnt(self, change: Change) -> None:
+    def size_learnt(self, change: Change) -> None:
         """Let the index and Envoy's list follow."""
         self._apply(change)
 

@@ -116,6 +116,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="pass on what the Endpoint Picker protocol says in headers: tenant, objective, model, wanted times",
     )
+    parser.add_argument(
+        "--engine-orders",
+        action="store_true",
+        help="let headers through that steer engines, such as SGLang's x-override-*, in place of removing them",
+    )
     _add_tls(parser)
     parser.add_argument("--check", action="store_true", help="let Envoy check the result")
     parser.add_argument("--envoy", metavar="BINARY", help="the Envoy that checks")
@@ -224,6 +229,7 @@ def _options(arguments: argparse.Namespace) -> EnvoyOptions:
         tenant_header=arguments.tenant_header,
         priority_header=arguments.priority_header,
         gateway_headers=arguments.gateway_headers,
+        engine_orders=arguments.engine_orders,
         tls_ca=arguments.tls_ca,
         tls_name=arguments.tls_name,
         tls_client=arguments.tls_client,
@@ -248,6 +254,6 @@ def _command(options: EnvoyOptions) -> str:
         value = getattr(options, field)
         if value != getattr(_DEFAULTS, field):
             words += [f"--{field.replace('_', '-')}", "none" if value is None else str(value)]
-    for field in ("first_token", "gateway_headers", "tls_unverified"):
+    for field in ("first_token", "gateway_headers", "engine_orders", "tls_unverified"):
         words += [f"--{field.replace('_', '-')}"] * getattr(options, field)
     return shlex.join(words)

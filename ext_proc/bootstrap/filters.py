@@ -22,12 +22,14 @@ from ext_proc.bootstrap.usage import read_usage
 from ext_proc.core.names import (
     ANSWER_HEADERS,
     ASKER,
+    ENGINE_ORDERS,
     EXPLAIN,
     EXPLAIN_PASSED,
     GATEWAY_HEADERS,
     KVPICKER_NAMESPACE,
     LB_NAMESPACE,
     LEGACY_NAMES,
+    OVERRIDES,
     RANK,
     READ_HEADERS,
     SUBSET_NAMESPACE,
@@ -41,6 +43,7 @@ REWRITTEN_HEADERS = rf"x-(gateway|kvpicker|llm-d)-.+|{RANK}|content-(type|length
 
 ENVOYS_PREFIX = "x-envoy-"
 STRIPPED_PREFIXES = ("x-gateway-destination-endpoint", "x-kvpicker-", ENVOYS_PREFIX, RANK)
+ORDER_PREFIXES = (OVERRIDES, *(name for name in ENGINE_ORDERS if not name.startswith(OVERRIDES)))
 
 _HEADERS = processor.ProcessingModeHeaderSendMode
 _BODY = processor.ProcessingModeBodySendMode
@@ -119,6 +122,8 @@ def _strip(options: EnvoyOptions) -> hcm.HttpFilter:
         mutation_rules.HeaderMutation(append=explain),
     ]
     mutations += map(_remove_all, STRIPPED_PREFIXES)
+    if not options.engine_orders:
+        mutations += map(_remove_all, ORDER_PREFIXES)
     of_answers = [_remove_all(ENVOYS_PREFIX)] if options.profile == "duplex" else []
     return _filter(
         "envoy.filters.http.header_mutation",

@@ -78,6 +78,9 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             request is, its priority or objective, another model, wanted times. Without it kvpicker hears nothing of
             them, since a client could write them too. For an Envoy behind what sets or removes them, or whose clients
             may say what goes first; the processors must be told to obey (`tenants`, `gateway`).
+        engine_orders: True to let headers through that steer engines and the sidecars of llm-d, such as
+            `x-override-priority` of SGLang and `x-prefiller-host-port`. For an Envoy behind what sets or removes them;
+            from a client they could name any host to fetch a cache from.
         body_limit: the longest request body that Envoy holds. Longer ones go on whole, but the processors see only
             their beginning (up to twice as much) and no retry can send them again. Envoy knows one limit for both.
         retries: attempts after the first, as long as nothing was sent. None is 2, or 0 where any number harms, see
@@ -118,6 +121,7 @@ class EnvoyOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     tenant_header: str | None = None
     priority_header: str | None = None
     gateway_headers: bool = False
+    engine_orders: bool = False
     body_limit: int = 4 * MIB
     retries: int | None = None
     repeatable: tuple[str, ...] = REPEATABLE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from ext_proc.config.section import Section
+from ext_proc.config.section import Section, Text
 
 
 class AdminConfig(Section, frozen=True, kw_only=True):
@@ -26,9 +26,9 @@ class AdminConfig(Section, frozen=True, kw_only=True):
 
     listen: str = "127.0.0.1:9090"
     pages: Literal["all", "loopback"] = "all"
-    token_env: str | None = None
-    token_file: str | None = None
-    orders_file: str | None = None
+    token_env: Text | None = None
+    token_file: Text | None = None
+    orders_file: Text | None = None
 
     def problem(self) -> tuple[str, str] | None:
         """Return a field and what is wrong with it; None if all is well."""

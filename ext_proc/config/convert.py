@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import types
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
@@ -54,7 +54,11 @@ def problems(value: Any, annotation: Any, path: Path) -> Iterator[Problem]:
     if origin in {Union, types.UnionType}:
         annotation = _member(value, annotation)
         origin = get_origin(annotation)
-    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+    if origin is Annotated and get_origin(get_args(annotation)[0]) in {dict, tuple}:
+        inside = list(problems(value, get_args(annotation)[0], path))
+        of_whole = (each for each in _scalar_problems(value, annotation, path) if " - at `$" not in each.message)
+        yield from inside or of_whole
+    elif isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
         yield from _section_problems(value, annotation, path)
     elif origin is dict and isinstance(value, dict):
         key_type, value_type = get_args(annotation)
@@ -119,14 +123,14 @@ WORDS: Mapping[str, str] = types.MappingProxyType(
         "null": "nothing",
     }
 )
-SIGNS: Mapping[str, str] = types.MappingProxyType({">=": "at least", "<=": "at most"})
+SIGNS: Mapping[str, str] = types.MappingProxyType({">=": "at least", "<=": "at most", ">": "above", "<": "below"})
 
 
 def _explain(message: str, value: Any) -> str:
-    if match := re.match(r"Expected `(?:int|float)` (>=|<=) ([\d.]+)", message):
+    if match := re.match(r"Expected `(?:int|float)` (>=|<=|>|<) ([\d.]+)", message):
         return f"must be {SIGNS[match[1]]} {match[2]}, got {shown(value)}"
-    if value == "":
-        return "must not be empty"
+    if value in ("", []):
+        return "must not be empty; fill it in, or leave it out"
     if match := re.match(r"Expected `str` of length (>=|<=) (\d+)", message):
         return f"must have {SIGNS[match[1]]} {match[2]} characters, got {shown(value)}"
     if match := re.match(r"Expected `str` matching regex '(.*)'", message):

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-from ext_proc.config.section import Section
+from ext_proc.config.section import Section, Text
 
 DataPlane: TypeAlias = Literal["auto", "override-host", "original-dst", "subset"]
 
@@ -30,7 +30,7 @@ class EnvoyConfig(Section, frozen=True, kw_only=True):
             or most of `message_timeout_s` if it is 0.
     """
 
-    endpoints_file: str | None = None
+    endpoints_file: Text | None = None
     cluster: Annotated[str, Meta(min_length=1, max_length=256)] = "kvpicker_endpoints"
     fallbacks: Annotated[int, Meta(ge=0, le=10)] = 2
     data_plane: DataPlane = "auto"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from msgspec import Meta, field
 
-from ext_proc.config.section import Port, Section
+from ext_proc.config.section import Port, Section, Text
 
 ObjectName = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?$")]
 Namespace = Annotated[str, Meta(pattern=r"^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
@@ -90,6 +90,6 @@ class KubernetesConfig(Section, frozen=True, kw_only=True):
             minute even if nothing changes.
     """
 
-    kubeconfig: str | None = None
-    context: str | None = None
+    kubeconfig: Text | None = None
+    context: Text | None = None
     inactivity_s: Annotated[float, Meta(ge=1, le=3_600)] = 90.0

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import msgspec
 from msgspec import Meta
 
 from ext_proc.config.section import Port, Section
+from ext_proc.core.pool import EndpointSpec
 
 Offset = Annotated[int, Meta(ge=-65_535, le=65_535)]
 Share = Annotated[float, Meta(ge=0, le=1)]
+Ranks = Annotated[int, Meta(ge=1, le=64)]
 
 
 class KvEventsConfig(Section, frozen=True, kw_only=True):
@@ -40,12 +43,16 @@ class KvEventsConfig(Section, frozen=True, kw_only=True):
     port_offset: Offset | None = None
     replay_port: Port | None = None
     replay_port_offset: Offset | None = None
-    ranks: Annotated[int, Meta(ge=1, le=64)] = 1
+    ranks: Ranks = 1
     pin_rank: bool = False
     topic: Annotated[str, Meta(max_length=256)] = ""
     cpu_weight: Share = 0.8
     disk_weight: Share = 0.3
     external_weight: Share = 0.6
+
+    def ranked(self, endpoint: EndpointSpec) -> EndpointSpec:
+        """Have an endpoint that does not say how many ranks it has take what is said here."""
+        return endpoint if endpoint.ranks or self.ranks == 1 else msgspec.structs.replace(endpoint, ranks=self.ranks)
 
     def problem(self) -> tuple[str, str] | None:
         """Return a field and what is wrong with it; None if all is well."""

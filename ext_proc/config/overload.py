@@ -99,6 +99,8 @@ class TenantsConfig(Section, frozen=True, kw_only=True):
         for name in ("header", "priority_header"):
             if getattr(self, name) in CREDENTIAL_HEADERS:
                 return name, "it holds credentials, which are no names; let the gateway set one, such as a hash of them"
+        if self.priorities and self.priority_header is None:
+            return "priorities", "nothing names one of them; write the header that does in `priority_header`"
         return None
 
 

@@ -12,9 +12,9 @@ from ext_proc.config.envoy import EnvoyConfig
 from ext_proc.config.gateway import GatewayConfig
 from ext_proc.config.health import HealthConfig
 from ext_proc.config.kubernetes import KubernetesConfig, KubernetesPoolConfig
-from ext_proc.config.kv_events import KvEventsConfig
+from ext_proc.config.kv_events import KvEventsConfig, Ranks
 from ext_proc.config.overload import CapsConfig, QueueConfig, TenantsConfig
-from ext_proc.config.section import Port, Seconds, Section
+from ext_proc.config.section import Port, Seconds, Section, Text
 from ext_proc.config.tls import TlsConfig
 from ext_proc.config.tokens import TokensConfig
 from ext_proc.core.model import MetricsSource
@@ -55,10 +55,13 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
             `dns`); or without the port where `port` is given.
         port: Port, where `address` has none.
         models: Names of the models it serves; empty takes those of the pool.
-        kv_tokens: Capacity of its KV cache in tokens. Unset learns it from the engine's metrics; where those do not
-            say it either, the smallest known capacity of the candidates counts; if none is known, waiting for KV memory
-            costs nothing.
-        prefill_rate: Its prefill speed in tokens per second. Unset takes the strategy's default.
+        kv_tokens: Capacity of its KV cache in tokens, of all its ranks together. Unset learns it from the engine's
+            metrics; where those do not say it either, the smallest known capacity of the candidates counts; if none is
+            known, waiting for KV memory costs nothing.
+        prefill_rate: Its prefill speed in tokens per second, that of one rank where it has several. Unset takes the
+            strategy's default.
+        ranks: Data-parallel ranks of the engine. Unset takes `kv_events.ranks` of the pool if that is above 1, or else
+            learns it from the engine's metrics; where those do not say it, it is 1.
         labels: Free text pairs that explain the endpoint, such as `gpu: h100`.
         engine: What answers there, where it differs from the pool's.
         metrics_path: Path of its page of metrics, where it differs from the pool's.
@@ -73,6 +76,7 @@ class EndpointConfig(Section, frozen=True, kw_only=True):
     models: tuple[ModelName, ...] = ()
     kv_tokens: SomeTokens | None = None
     prefill_rate: Annotated[float, Meta(ge=1, le=100_000_000)] | None = None
+    ranks: Ranks | None = None
     labels: dict[str, str] = field(default_factory=dict)
     engine: EngineName | None = None
     metrics_path: UrlPath | None = None
@@ -109,7 +113,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
 
     strategy: StrategyConfig = StrategyConfig()
     endpoints: tuple[EndpointConfig | str, ...] = ()
-    endpoints_file: str | None = None
+    endpoints_file: Text | None = None
     kubernetes: KubernetesPoolConfig | None = None
     models: tuple[ModelName, ...] = ()
     engine: EngineName | None = None
@@ -117,7 +121,7 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     metrics_port: Port | None = None
     tokens: TokensConfig | None = None
     kv_events: KvEventsConfig | None = None
-    api_key_env: str | None = None
+    api_key_env: Text | None = None
     caps: CapsConfig = CapsConfig()
     queue: QueueConfig = QueueConfig()
 
@@ -125,6 +129,10 @@ class PoolConfig(Section, frozen=True, kw_only=True):
     def specs(self) -> tuple[EndpointSpec, ...]:
         """The endpoints listed in the configuration file itself, each with its models."""
         return tuple(spec(entry, self.models) for entry in self.endpoints)
+
+    def ranked(self, endpoint: EndpointSpec) -> EndpointSpec:
+        """Have an endpoint that does not say how many ranks it has take what the pool says."""
+        return endpoint if self.kv_events is None else self.kv_events.ranked(endpoint)
 
 
 class ModelConfig(Section, frozen=True, kw_only=True):
@@ -203,7 +211,7 @@ class ScrapeConfig(Section, frozen=True, kw_only=True):
     enabled: bool = True
     interval_s: Seconds = 1.0
     idle_interval_s: Seconds = 5.0
-    token_env: str | None = None
+    token_env: Text | None = None
 
     @property
     def fresh_s(self) -> float:
@@ -332,6 +340,7 @@ def spec(entry: EndpointConfig | str, models: tuple[str, ...]) -> EndpointSpec:
         models=frozenset(entry.models or models),
         kv_tokens=entry.kv_tokens,
         prefill_rate=entry.prefill_rate,
+        ranks=entry.ranks,
         labels=entry.labels,
         metrics=MetricsSource(
             entry.engine, entry.metrics_path, entry.metrics_port, entry.kv_events_port, entry.kv_replay_port

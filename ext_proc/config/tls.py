@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ext_proc.config.section import Section
+from ext_proc.config.section import Section, Text
 
 
 class TlsConfig(Section, frozen=True, kw_only=True):
@@ -19,9 +19,9 @@ class TlsConfig(Section, frozen=True, kw_only=True):
             plain HTTP/2.
     """
 
-    certificate: str | None = None
-    key: str | None = None
-    client_ca: str | None = None
+    certificate: Text | None = None
+    key: Text | None = None
+    client_ca: Text | None = None
     plaintext: tuple[str, ...] = ()
 
     def problem(self) -> tuple[str, str] | None:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, TypeAlias
 
 from msgspec import Meta
 
-from ext_proc.config.section import Section
+from ext_proc.config.section import Section, Text
 
 TokenSourceName: TypeAlias = Literal["engine", "local"]
 
@@ -27,5 +27,5 @@ class TokensConfig(Section, frozen=True, kw_only=True):
 
     source: TokenSourceName = "engine"
     deadline_ms: Annotated[float, Meta(ge=1, le=1_000)] = 20.0
-    tokenizer: str | None = None
+    tokenizer: Text | None = None
     cache_tokens: Annotated[int, Meta(ge=10_000, le=1_000_000_000)] = 1_000_000

@@ -13,12 +13,14 @@ class Candidates(tuple[Endpoint, ...]):  # noqa: SLOT001  a tuple can have no sl
 
     Attributes:
         slots: the slot of each.
-        kv_tokens: the KV capacity of each, None where unknown.
+        ranks: the data-parallel ranks of each; None if all have one.
+        kv_tokens: the KV capacity of each, of one rank where there are several, None where unknown.
         least_kv_tokens: the smallest of them; None if none is known.
         prefill_rates: the configured prefill rate of each; None if none is configured.
     """
 
     slots: tuple[int, ...]
+    ranks: tuple[int, ...] | None
     kv_tokens: tuple[int | None, ...]
     least_kv_tokens: int | None
     prefill_rates: tuple[float | None, ...] | None
@@ -27,7 +29,9 @@ class Candidates(tuple[Endpoint, ...]):  # noqa: SLOT001  a tuple can have no sl
         """Read the columns once, since the same candidates stand before many decisions."""
         made = super().__new__(cls, endpoints)
         made.slots = tuple(endpoint.slot for endpoint in made)
-        made.kv_tokens = tuple(endpoint.kv_tokens for endpoint in made)
+        ranks = tuple(endpoint.ranks for endpoint in made)
+        made.ranks = ranks if any(count > 1 for count in ranks) else None
+        made.kv_tokens = tuple(endpoint.kv_tokens and endpoint.kv_tokens // endpoint.ranks for endpoint in made)
         made.least_kv_tokens = min((size for size in made.kv_tokens if size), default=None)
         rates = tuple(endpoint.prefill_rate for endpoint in made)
         made.prefill_rates = rates if any(rates) else None

@@ -8,11 +8,10 @@ from math import inf
 import msgspec
 
 from ext_proc.core.model import BlockHash, Decision, Endpoint, InferenceRequest
-from ext_proc.core.prefill import NO_PREFILL, Prefill
+from ext_proc.core.prefill import LEAST_UNCACHED, NO_PREFILL, Prefill
 from ext_proc.core.prompt_size import PromptSize
 from ext_proc.core.signals import SLACK_REQUESTS, SLACK_USAGE, requests, usage
 from ext_proc.core.strategies import Context, Ranking
-from ext_proc.core.strategies.least_wait import LEAST_UNCACHED
 from ext_proc.core.token_hits import TokenPrompt
 
 MOST_ASKED = 8

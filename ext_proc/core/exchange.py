@@ -270,7 +270,7 @@ class Exchange:
                 turn.placed = True
                 return action
             if admission is not None and admission.may_wait(request, made.refusal, turn.subset):
-                turn.cold = not isinstance(made.refusal, Saturated)
+                turn.cold, turn.filters = not isinstance(made.refusal, Saturated), made.filters
                 return None
             return self._rejected(request, made)
         except Exception as error:  # noqa: BLE001  a fault must cost one pick, not the request
@@ -278,7 +278,8 @@ class Exchange:
 
     def turn_away(self, turn: Turn, refusal: Refusal) -> Action:
         """Refuse the request that waits, or was to."""
-        return self._rejected(turn.request, Rejection(refusal, turn.filters))
+        filters = turn.filters or self._picker.left(turn.request, self._clock(), self._generator, turn.subset)
+        return self._rejected(turn.request, Rejection(refusal, filters))
 
     def give_up(self) -> None:
         """Note that the request has waited as long as it may; it gets its answer by that."""

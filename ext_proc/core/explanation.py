@@ -7,7 +7,8 @@ engine is; from `hit_tokens`, that somebody sent a prompt which begins like one'
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -18,6 +19,17 @@ LONGEST_HEADER = 4096
 """Bytes of a header value that proxies and clients take without complaint."""
 
 _MOST_ROWS = 64
+
+REASONS: Final[Mapping[str, str]] = {
+    "prefix": "it holds the prefix",
+    "wait": "shortest wait",
+    "rank": "lowest by its strategy",
+    "tie": "equal to the next",
+    "only_candidate": "it is the only one",
+    "session": "of its session",
+    "previous_response": "it made the response",
+}
+"""The reason codes of decisions in words."""
 
 
 def milliseconds(seconds: float) -> float:
@@ -33,8 +45,13 @@ def chosen_first(decision: Decision) -> list[CostTerms]:
 
 
 def ranked_by(decision: Decision) -> dict[str, str]:
-    """Name the strategy; where they exist, also the one inside that it left the choice to, and the one that failed."""
+    """Name the strategy, and what its costs count if that is no time.
+
+    Where they exist, also the one inside that it left the choice to, and the one that failed.
+    """
     told = {"strategy": decision.strategy}
+    if decision.terms and decision.terms[0].counts:
+        told["cost_counts"] = decision.terms[0].counts
     if decision.inside:
         told["inside"] = decision.inside
     if decision.replaced:
@@ -45,7 +62,8 @@ def ranked_by(decision: Decision) -> dict[str, str]:
 def costs(terms: CostTerms) -> dict[str, Any]:
     """Tell what a candidate costs: every term in milliseconds, or the bare cost of a strategy that counts otherwise.
 
-    One that the strategy itself filtered out costs nothing that means anything.
+    One that the strategy itself filtered out costs nothing that means anything, and the wait for memory that there is
+    not has no end.
     """
     if terms.filtered:
         return {"endpoint": terms.endpoint.address, "filtered": True, "hit_tokens": terms.hit_tokens}
@@ -53,12 +71,12 @@ def costs(terms: CostTerms) -> dict[str, Any]:
         return {"endpoint": terms.endpoint.address, "cost": terms.cost, "hit_tokens": terms.hit_tokens}
     return {
         "endpoint": terms.endpoint.address,
-        "cost_ms": milliseconds(terms.cost),
+        "cost_ms": None if terms.unfit else milliseconds(terms.cost),
         "queue_ms": milliseconds(terms.queue),
         "prefill_ms": milliseconds(terms.prefill),
         "interference_ms": milliseconds(terms.interference),
         "backlog_ms": milliseconds(terms.backlog),
-        "memory_ms": milliseconds(terms.memory),
+        "memory_ms": None if terms.unfit else milliseconds(terms.memory),
         "copying_ms": milliseconds(terms.copying),
         "hit_tokens": terms.hit_tokens,
     }

@@ -44,4 +44,5 @@ def follow(
     for greeter in greeters:
         greeter.joined(change.added)
     for endpoint in (*change.added, *change.updated):
+        ledger.serve(endpoint.slot, endpoint.ranks)
         index.add(endpoint.slot, endpoint.kv_tokens)

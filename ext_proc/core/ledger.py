@@ -2,7 +2,8 @@
 
 The queue (B, a point in time) says when an endpoint will have prefilled all that was sent to it; it grows by each
 dispatch and drains by itself as time passes. Counting at dispatch, not at a scrape, is what keeps a burst from
-landing on one endpoint.
+landing on one endpoint. Where an endpoint is an engine of several data-parallel ranks, those drain one queue together
+(`rank_queue`), and B is when one of them is free.
 """
 
 from __future__ import annotations
@@ -127,6 +128,12 @@ class Ledger:
         self._loads[slot] = Load()
         self._rows.clear()
 
+    def serve(self, slot: int, ranks: int) -> None:
+        """Let so many data-parallel ranks serve a slot's queue; an unknown slot has none."""
+        load = self._loads.get(slot)
+        if load is not None:
+            load.serve(ranks)
+
     def remove(self, slot: int) -> None:
         """Stop counting for a slot; leases of its endpoint go on and end without effect on a successor."""
         self._loads.pop(slot, None)
@@ -203,7 +210,7 @@ class Ledger:
         lease.served = served or decision.chosen.address
         if lease.served != decision.chosen.address:
             return lease, None
-        return lease, lease.load.answer(lease.place, lease.prefill.work, decision.decided_at, now)
+        return lease, lease.load.answer(lease.place, lease.prefill, decision.decided_at, now)
 
     def move(self, decision_id: str, address: str, slot: int, now: float) -> Lease | None:
         """Book a request at another endpoint than before, since it runs there.
@@ -282,9 +289,7 @@ class Ledger:
         load = lease.load
         _release(lease, now)
         if answered_by == (lease.moved_to or lease.decision.chosen.address):
-            load.done(lease.place)
-            if load.recent is None:  # else the engine tells its queue, with what others sent
-                load.busy_until = min(load.busy_until, now + load.left)
+            load.prefilled(lease.place, now)
         elif lease.first_token is None:
             load.cancel(lease.place, lease.prefill.seconds, now)
         return lease
@@ -338,7 +343,7 @@ class Ledger:
 
 
 def _release(lease: Lease, now: float) -> None:
-    lease.load.release(lease.tokens, now, lease.later)
+    lease.load.release(lease.tokens, now, lease.later, lease.place if lease.first_token is None else None)
     if lease.sharing is not None:
         lease.sharing.end(lease.learnt.chain)
         lease.sharing = None

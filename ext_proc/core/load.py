@@ -9,6 +9,7 @@ from typing import NamedTuple
 import msgspec
 
 from ext_proc.core.prefill import Prefill
+from ext_proc.core.rank_queue import RankQueue
 from ext_proc.core.sharing import Sharing
 
 _RECENT = 256
@@ -21,12 +22,12 @@ class Service(NamedTuple):
     Attributes:
         seconds: how long it prefilled.
         work: what it prefilled meanwhile, effective tokens.
-        alone: True if that was this one prompt.
+        own: how long this one prompt took, if that is known.
     """
 
     seconds: float
     work: float
-    alone: bool
+    own: float | None
 
 
 class Place(msgspec.Struct, frozen=True, gc=False):
@@ -36,11 +37,13 @@ class Place(msgspec.Struct, frozen=True, gc=False):
         sent: seconds of prefill.
         work: effective tokens.
         silent: effective tokens of requests that tell no first token.
+        tells: whether its own would be heard of.
     """
 
     sent: float = 0.0
     work: float = 0.0
     silent: float = 0.0
+    tells: bool = False
 
 
 NO_PLACE = Place()
@@ -63,6 +66,7 @@ class Load(msgspec.Struct, gc=False):
         heard: when the last first token came, and what had been sent up to it.
         sharing: what of those requests is the same, since memory was getting short; None if it never was.
         later: tokens of those that take no memory yet: half of each answer, since on average half of it is there.
+        ranked: the queue of an engine with several data-parallel ranks; then `busy_until` is when one of them is free.
     """
 
     in_flight: int = 0
@@ -78,6 +82,7 @@ class Load(msgspec.Struct, gc=False):
     heard: tuple[float, Place] = (0.0, Place())
     sharing: Sharing | None = None
     later: int = 0
+    ranked: RankQueue | None = None
 
     @property
     def pinned(self) -> int:
@@ -90,6 +95,16 @@ class Load(msgspec.Struct, gc=False):
         """Seconds of prefill that were sent and are not known to be done."""
         void = sum([seconds for _, seconds in self.void]) if self.void else 0.0
         return max(self.dispatched - self.begun - void, 0.0)
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks of the engine (N)."""
+        return 1 if self.ranked is None else self.ranked.ranks
+
+    def serve(self, ranks: int) -> None:
+        """Let so many ranks serve the queue from now on; what is in flight counts on."""
+        if ranks != self.ranks:
+            self.ranked = RankQueue(ranks, drained_at=self.busy_until) if ranks > 1 else None
 
     def add(self, prefill: Prefill, tokens: int, now: float, *, tells: bool, later: int = 0) -> Place:
         """Count a dispatch.
@@ -115,10 +130,12 @@ class Load(msgspec.Struct, gc=False):
             self.silent += work
         if self.recent is not None:
             self.recent.append(seconds)
-        return Place(self.dispatched, self.work, self.silent)
+        if self.ranked is not None:
+            self.busy_until = self.ranked.join(seconds, now, silent=self.silent, tells=tells)
+        return Place(self.dispatched, self.work, self.silent, tells)
 
-    def release(self, tokens: int, now: float, later: int = 0) -> None:
-        """Count an end."""
+    def release(self, tokens: int, now: float, later: int = 0, untold: Place | None = None) -> None:
+        """Count an end; `untold` is the place of a request whose first token was not heard of."""
         self.in_flight -= 1
         self.tokens -= tokens
         self.later -= later
@@ -126,6 +143,11 @@ class Load(msgspec.Struct, gc=False):
             self.busy_until = min(self.busy_until, now)
             self.begun = self.dispatched
             self.void.clear()
+        if self.ranked is not None:
+            if not self.in_flight:
+                self.ranked.clear(now)
+            elif untold is not None:
+                self.ranked.gone(now, silent=untold.silent, tells=untold.tells)
 
     def done(self, place: Place) -> None:
         """Note that everything up to a place is prefilled: engines serve first come, first served."""
@@ -134,16 +156,29 @@ class Load(msgspec.Struct, gc=False):
             if self.void:
                 self.void = [each for each in self.void if each[0] > self.begun]
 
+    def prefilled(self, place: Place, now: float) -> None:
+        """Note that everything up to a place is prefilled, by the end of its request."""
+        self.done(place)
+        if self.recent is not None:  # the engine tells its queue, with what others sent
+            return
+        if self.ranked is None:
+            self.busy_until = min(self.busy_until, now + self.left)
+        else:
+            self.busy_until = self.ranked.hold(min(self.ranked.left(now), self.left), now)
+
     def cancel(self, place: Place, seconds: float, now: float) -> None:
         """Take a request out of the queue that was never prefilled, wherever it stands there."""
         if place.sent <= self.begun or not self.in_flight:
             return
-        self.busy_until = max(self.busy_until - seconds, now)
+        if self.ranked is None:
+            self.busy_until = max(self.busy_until - seconds, now)
+        else:
+            self.busy_until = self.ranked.hold(max(self.ranked.left(now) - seconds, 0.0), now)
         self.void.append((place.sent, seconds))
         if len(self.void) > _MOST_VOID:
             self.begun += self.void.pop(0)[1]
 
-    def answer(self, place: Place, own: float, sent_at: float, now: float) -> Service:
+    def answer(self, place: Place, prefill: Prefill, sent_at: float, now: float) -> Service:
         """Set the queue right by a first token, and tell what was served up to it.
 
         Between two first tokens lies the service of one prompt; where others that tell nothing were sent in between,
@@ -151,18 +186,25 @@ class Load(msgspec.Struct, gc=False):
 
         Args:
             place: the request's place in the queue.
-            own: effective tokens of its prompt.
+            prefill: what was predicted of its prefill.
             sent_at: when it was sent.
             now: monotonic seconds.
         """
         self.done(place)
+        own = prefill.work
+        if self.ranked is not None:
+            self.busy_until = self.ranked.hold(self.left, now)
+            return Service(
+                self.ranked.answer(place.silent, now), own, None if prefill.wait > 0 else max(now - sent_at, 0.0)
+            )
         self.busy_until = now + self.left
         heard_at, heard = max(self.heard, self.idle, key=lambda known: (known[1].work, known[0]))
         alone = place.silent <= heard.silent
         since = max(self.heard[0], sent_at if alone else heard_at)
         work = own if alone else max(place.work - heard.work, 0.0)
         self.heard = (max(self.heard[0], now), max(self.heard[1], place, key=lambda known: known.work))
-        return Service(max(now - since, 0.0), work, alone)
+        seconds = max(now - since, 0.0)
+        return Service(seconds, work, seconds if alone else None)
 
     def correct(self, waiting: int, running: int, now: float) -> None:
         """Set the queue right by the requests that an engine says are waiting and running.
@@ -176,9 +218,17 @@ class Load(msgspec.Struct, gc=False):
         if not recent:
             return
         if not waiting:
-            self.busy_until = min(self.busy_until, now + recent[-1])
+            self._shorten(recent[-1], now)
             return
         own = round(waiting * min(self.in_flight / max(waiting + running, 1), 1.0))
         latest = list(islice(reversed(recent), own + 1))
         seconds = sum(latest[:own]) + sum(latest[own:]) / 2
-        self.busy_until = now + seconds + (waiting - own) * sum(recent) / len(recent)
+        seconds += (waiting - own) * sum(recent) / len(recent)
+        self.busy_until = now + seconds if self.ranked is None else self.ranked.hold(seconds + self.ranked.spare, now)
+
+    def _shorten(self, most: float, now: float) -> None:
+        """Let nobody wait for more than so many seconds of prefill."""
+        if self.ranked is None:
+            self.busy_until = min(self.busy_until, now + most)
+        else:
+            self.busy_until = self.ranked.hold(min(self.ranked.left(now), most + self.ranked.spare), now)

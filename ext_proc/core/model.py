@@ -90,8 +90,9 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         models: the models it serves; empty while they are neither declared nor learnt, and then it may serve any.
         slot: a small integer of its own, never shared by two endpoints of one snapshot.
         generation: grows when the same address comes back as something else, so that no state is inherited.
-        kv_tokens: capacity of its KV cache in tokens; None where unknown.
-        prefill_rate: configured prefill speed in tokens per second; None takes the strategy's default.
+        kv_tokens: capacity of its KV cache in tokens, of all ranks together; None where unknown.
+        prefill_rate: configured prefill speed in tokens per second, of one rank; None takes the strategy's default.
+        ranks: data-parallel ranks behind the address, each an engine of its own; 1 where nobody said.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, as far as that was said of this endpoint.
         caps: what it may hold at most, as far as that was said of this endpoint.
@@ -105,6 +106,7 @@ class Endpoint(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     generation: int = 0
     kv_tokens: int | None = None
     prefill_rate: float | None = None
+    ranks: int = 1
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
     caps: Caps = NO_CAPS
@@ -167,6 +169,8 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         copying: what computing here what another endpoint holds costs others; below 0 where they will use it.
         filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
+        counts: what the cost counts where that is no time, in a few words; empty where nobody says.
+        unfit: True if its whole KV memory is smaller than the prompt; the cost then only puts it behind those that fit.
         scores: what the cost is made of where that is no time, by name.
     """
 
@@ -182,6 +186,8 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     copying: float = 0.0
     filtered: bool = False
     in_seconds: bool = False
+    counts: str = ""
+    unfit: bool = False
     scores: Mapping[str, float] = NO_SCORES
 
     @property

@@ -17,6 +17,25 @@ SERVED: Final = "x-gateway-destination-endpoint-served"
 RANK: Final = "x-data-parallel-rank"
 """The data-parallel rank that is to answer, as vLLM and SGLang read it."""
 
+OVERRIDES: Final = "x-override-"
+"""How headers begin that alter a request inside SGLang, if it runs with SGLANG_ENABLE_REQUEST_HEADER_OVERRIDES."""
+
+ENGINE_ORDERS: Final = (
+    *(OVERRIDES + name for name in (
+        "rid", "priority", "conversation-id", "routed-dp-rank", "disagg-prefill-dp-rank",
+        "bootstrap-host", "bootstrap-port", "bootstrap-room",
+    )),
+    "x-prefiller-host-port",
+    "x-encoder-hosts-ports",
+    "x-kv-cache-source-host-port",
+    "x-data-parallel-host-port",
+    "x-llm-d-prefiller-host-port",
+    "x-llm-d-encoder-hosts-ports",
+    "x-llm-d-kv-cache-source-host-port",
+)  # fmt: skip
+"""Headers by which engines, and the sidecars of llm-d, are told what only a router should say: whom to fetch a prompt's
+cache from, which rank, how urgent it is, what its name is. From a client they are requests to any address."""
+
 PICKER_HEADERS: Final = (DESTINATION, SUBSET, SERVED, RANK)
 """Headers that a client must not set."""
 

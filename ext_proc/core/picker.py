@@ -153,6 +153,12 @@ class EndpointPicker:
             candidates = Candidates(candidates)
         return self._decide(request, candidates, filters, now, generator, tokens)
 
+    def left(
+        self, request: InferenceRequest, now: float, generator: Generator, subset: Collection[str] | None = None
+    ) -> tuple[FilterReport, ...]:
+        """Return what each filter leaves of the endpoints, for a request that is not to be placed; as for `choose`."""
+        return self._filters.reports(request, subset, self._registry.snapshot, now, generator)
+
     def twin(self, observer: Observer) -> EndpointPicker:
         """Return a picker that sees the same endpoints, loads and prefixes, and whose `choose` leaves no trace here.
 
@@ -212,7 +218,7 @@ class EndpointPicker:
         )
         prefill = predicted(request, ranking, context, best)
         if tokens is not None and self.token_hits is not None:
-            decision = self.token_hits.pinned(decision, tokens, prefill, now)
+            decision, prefill = self.token_hits.pinned(decision, tokens, prefill, now)
         return Choice(decision, chain, depths[best], deepest, size, prefill, context.output, tokens)
 
     @property

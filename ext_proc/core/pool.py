@@ -30,6 +30,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
         models: the models it is declared to serve; empty means that they are learnt from the engine.
         kv_tokens: capacity of its KV cache in tokens; None where unknown.
         prefill_rate: prefill speed in tokens per second; None where unknown.
+        ranks: data-parallel ranks behind the address; None where unknown.
         labels: what filters and people may want to know of it.
         metrics: how its metrics are read, where that differs from the rest of its pool.
         caps: what it may hold at most, where that differs from the rest of its pool.
@@ -40,6 +41,7 @@ class EndpointSpec(msgspec.Struct, frozen=True, kw_only=True):
     models: frozenset[str] = _NO_MODELS
     kv_tokens: int | None = None
     prefill_rate: float | None = None
+    ranks: int | None = None
     labels: Mapping[str, str] = NO_LABELS
     metrics: MetricsSource = MetricsSource()
     caps: Caps = NO_CAPS
@@ -161,6 +163,14 @@ class Registry:
         endpoint = msgspec.structs.replace(entry.endpoint, kv_tokens=kv_tokens)
         return self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, kv_tokens=kv_tokens))
 
+    def learn_ranks(self, address: str, generation: int, ranks: int) -> Change | None:
+        """Note how many data-parallel ranks an engine has; a configured number stands. Returns what `learn` does."""
+        entry = self._current(address, generation)
+        if entry is None or entry.spec.ranks is not None or entry.endpoint.ranks == ranks:
+            return None
+        endpoint = msgspec.structs.replace(entry.endpoint, ranks=ranks)
+        return self._learnt(msgspec.structs.replace(entry, endpoint=endpoint, ranks=ranks))
+
     def _current(self, address: str, generation: int) -> _Entry | None:
         entry = self._entries.get(address)
         return entry if entry is not None and entry.endpoint.generation == generation else None
@@ -207,7 +217,7 @@ class Registry:
 
     def _update(self, old: _Entry, spec: EndpointSpec) -> Endpoint:
         was = old.endpoint
-        endpoint = _endpoint(spec, was.pool, was.slot, was.generation, was.models, old.kv_tokens)
+        endpoint = _endpoint(spec, was.pool, was.slot, was.generation, was.models, old.kv_tokens, old.ranks)
         self._entries[spec.address] = msgspec.structs.replace(old, endpoint=endpoint, spec=spec)
         return endpoint
 
@@ -234,6 +244,7 @@ class _Entry(msgspec.Struct, frozen=True):
     spec: EndpointSpec
     secondary: frozenset[str] = _NO_MODELS
     kv_tokens: int | None = None
+    ranks: int = 1
 
     def is_same(self, pool: str, spec: EndpointSpec) -> bool:
         return self.endpoint.pool == pool and self.spec.models == spec.models
@@ -245,7 +256,13 @@ class _Entry(msgspec.Struct, frozen=True):
 
 
 def _endpoint(
-    spec: EndpointSpec, pool: str, slot: int, generation: int, models: frozenset[str], kv_tokens: int | None = None
+    spec: EndpointSpec,
+    pool: str,
+    slot: int,
+    generation: int,
+    models: frozenset[str],
+    kv_tokens: int | None = None,
+    ranks: int = 1,
 ) -> Endpoint:
     return Endpoint(
         address=spec.address,
@@ -255,6 +272,7 @@ def _endpoint(
         generation=generation,
         kv_tokens=kv_tokens if spec.kv_tokens is None else spec.kv_tokens,
         prefill_rate=spec.prefill_rate,
+        ranks=spec.ranks or ranks,
         labels=spec.labels,
         metrics=spec.metrics,
         caps=spec.caps,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import msgspec
 
+LEAST_UNCACHED = 16
+"""Tokens that are computed even if the whole prompt is cached."""
+
 
 class Prefill(msgspec.Struct, frozen=True, gc=False):
     """What an endpoint has to compute of a prompt, as was predicted.
@@ -23,6 +26,14 @@ class Prefill(msgspec.Struct, frozen=True, gc=False):
     seconds: float = 0.0
     wait: float = 0.0
     attention: float = 0.0
+
+    def given(self, hit: int) -> Prefill:
+        """Return the same for another number of cached tokens; what predicts no work stays as it is."""
+        uncached = max(self.tokens - hit, LEAST_UNCACHED)
+        if not self.rate or not self.attention or uncached == self.uncached:
+            return self
+        work = uncached * (1 + (self.tokens - uncached / 2) / self.attention)
+        return msgspec.structs.replace(self, uncached=uncached, work=work, seconds=work / self.rate)
 
     @property
     def rate(self) -> float:

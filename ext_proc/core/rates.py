@@ -8,6 +8,9 @@ Two sources tell it. The better one that an endpoint has is used alone, so that 
 2. Sums of the time to first token in the engine's metrics, between two scrapes, against what was predicted for as many
    requests: they move the rate a little towards where both would be equal.
 
+An engine of several data-parallel ranks has the rate of one of them: between two first tokens lie then the seconds that
+ranks were at work, added up.
+
 A rate within the dead band around the median of its peers counts as the median: noise in R would unbalance equal
 engines. Whole answers (duration less what all tokens but the first took) are no source: what decoding takes varies by
 more than a first token takes, and in simulation a rate learnt from them was worse than a low guess.
@@ -177,12 +180,12 @@ class RateLearner:
             prompt: what was prefilled for this one.
         """
         speed = self._heard(endpoint.slot, RateSource.FIRST_TOKEN, now)
-        if speed.rate and service.alone:
+        if speed.rate and service.own is not None:
             learner = self._attention.get(endpoint.pool)
             if learner is None:
                 learner = self._attention[endpoint.pool] = AttentionLearner(prompt.attention or START)
             learner.slots.add(endpoint.slot)
-            learner.note(prompt.tokens, prompt.uncached, service.seconds * speed.rate)
+            learner.note(prompt.tokens, prompt.uncached, service.own * speed.rate)
         speed.work = _MEMORY * speed.work + service.work
         speed.service = _MEMORY * speed.service + service.seconds
         enough = speed.service > _ENOUGH_SECONDS or speed.work > _ENOUGH_TOKENS

@@ -45,6 +45,7 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     Attributes:
         at: when it was read, monotonic seconds.
+        ranks: data-parallel ranks that tell of themselves.
         started: when the process began, seconds of the engine's clock.
         waiting: requests in its queue.
         running: requests in its batch.
@@ -63,6 +64,7 @@ class EngineSignals(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     at: float
+    ranks: int | None = None
     started: float | None = None
     waiting: float | None = None
     running: float | None = None

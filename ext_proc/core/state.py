@@ -38,6 +38,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
         learnt: True if the engine said so itself.
         kv_tokens: capacity of its KV cache in tokens.
         prefill_rate: its configured prefill rate in tokens per second.
+        ranks: data-parallel ranks of its engine.
         learnt_rate: the one learnt from it, and
         learnt_from: how.
         labels: as configured.
@@ -58,6 +59,7 @@ class EndpointState(msgspec.Struct, frozen=True, kw_only=True):
     learnt: bool = False
     kv_tokens: int | None = None
     prefill_rate: float | None = None
+    ranks: int = 1
     learnt_rate: float | None = None
     learnt_from: str | None = None
     labels: Mapping[str, str] = {}
@@ -173,6 +175,7 @@ def _endpoint(parts: Parts, endpoint: Endpoint, learnt: bool, now: float, share:
         learnt=learnt,
         kv_tokens=endpoint.kv_tokens,
         prefill_rate=endpoint.prefill_rate,
+        ranks=endpoint.ranks,
         learnt_rate=parts.rates.rate(slot),
         learnt_from=None if source is None else source.name,
         labels=endpoint.labels,
@@ -220,6 +223,7 @@ def _spec(known: EndpointState) -> EndpointSpec:
         models=models,
         kv_tokens=known.kv_tokens,
         prefill_rate=known.prefill_rate,
+        ranks=known.ranks,
         labels=known.labels,
         caps=known.caps,
     )
@@ -233,6 +237,8 @@ def _put_back(known: EndpointState, sole_model: str | None, parts: Parts, now: f
         parts.registry.learn(known.address, endpoint.generation, models, secondary)
     load = parts.ledger.load(slot)
     load.in_flight, load.tokens, load.busy_until = known.in_flight, known.tokens_in_flight, now + known.queue_s
+    if load.ranked is not None:
+        load.ranked.drained_at = load.busy_until
     load.later = 0 if known.tokens_pinned is None else known.tokens_in_flight - known.tokens_pinned
     if known.learnt_rate is not None and known.learnt_from is not None:
         parts.rates.assume(slot, known.learnt_rate, RateSource[known.learnt_from])

@@ -37,18 +37,21 @@ class Terms(Sequence[CostTerms]):
         ranking, in_flight = self._ranking, self._in_flight[position]
         filtered = position % len(self) in ranking.out if ranking.out else False
         prefill = ranking.prefills[position] if ranking.prefills else 0.0
+        endpoint = self._candidates[position]
         return CostTerms(
-            endpoint=self._candidates[position],
+            endpoint=endpoint,
             cost=ranking.costs[position],
             hit_tokens=self._hits[position],
             queue=ranking.queues[position] if ranking.queues else 0.0,
             prefill=prefill,
             memory=ranking.memories[position] if ranking.memories else 0.0,
             in_flight=in_flight,
-            interference=prefill * ranking.interference * min(in_flight, ranking.most_interfering),
+            interference=prefill * ranking.interference * min(in_flight / endpoint.ranks, ranking.most_interfering),
             backlog=prefill * ranking.backlog,
             copying=ranking.copying[position] if ranking.copying else 0.0,
             filtered=filtered,
+            counts=ranking.counts,
+            unfit=position % len(self) in ranking.unfit if ranking.unfit else False,
             scores={name: column[position] for name, column in ranking.scores.items()} if ranking.scores else NO_SCORES,
             in_seconds=ranking.in_seconds and not filtered,
         )

@@ -96,7 +96,7 @@ class TokenHits:
         corrected = [hit if tokens is None else tokens for hit, tokens in zip(hits, held, strict=True)]
         return corrected, tuple([tokens is not None for tokens in held])
 
-    def pinned(self, decision: Decision, prompt: TokenPrompt, prefill: Prefill, now: float) -> Decision:
+    def pinned(self, decision: Decision, prompt: TokenPrompt, prefill: Prefill, now: float) -> tuple[Decision, Prefill]:
         """Name the data-parallel rank of a decision's endpoint, where engines are told.
 
         Only a rank that every endpoint of the decision has is named: a retry elsewhere carries the same name. What is
@@ -107,12 +107,15 @@ class TokenHits:
             prompt: the prompt of the request.
             prefill: what was predicted of its prefill.
             now: monotonic seconds.
+
+        Returns:
+            The decision, and what is predicted of its prefill at that rank.
         """
         if not self.resident.ranks(decision.endpoints[0].slot) or not decision.exact or not decision.exact[0]:
-            return decision
+            return decision, prefill
         ranks = min(self.resident.ranks(endpoint.slot) for endpoint in decision.endpoints)
         if not ranks:
-            return decision
+            return decision, prefill
         held = self._held_by_rank(prompt, decision.chosen.slot)[:ranks]
         rate = prefill.rate or _USUAL_RATE
         rank = self._loads.choose(decision.chosen.slot, [(prompt.count - own) / rate for own in held], now)
@@ -122,7 +125,8 @@ class TokenHits:
                 decision.endpoints[1:], decision.exact[1:], decision.fallback_hits, strict=True
             )
         ]
-        return msgspec.structs.replace(decision, rank=rank, hit_tokens=held[rank], fallback_hits=tuple(fallbacks))
+        decision = msgspec.structs.replace(decision, rank=rank, hit_tokens=held[rank], fallback_hits=tuple(fallbacks))
+        return decision, prefill.given(held[rank])
 
     def sent(
         self,

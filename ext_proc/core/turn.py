@@ -39,7 +39,7 @@ class Turn(msgspec.Struct, eq=False):
         subset: the only addresses that may be chosen; None allows all.
         tenant: on whose behalf it is sent; empty for all that name nobody.
         priority: higher goes first.
-        filters: what the filters left when it was first tried.
+        filters: what the filters left when it was tried last; empty if others were before it all the time.
         call: tells the one who waits that `action` is there.
         action: the answer, once there is one.
         cost: tokens that it will hold, prompt and expected answer.

@@ -96,7 +96,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(
         "--address",
         metavar="IP",
-        default=ALL_ADDRESSES,
         help=f"address to listen on ({ALL_ADDRESSES}; or [::])",
     )
     add("--grpc-port", type=_port, metavar="PORT", help=f"port of ext_proc ({GRPC_PORT}); 0 takes a free one")
@@ -134,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigError: flags or configuration cannot be used.
     """
     config, path, read = configured(arguments, os.environ.get("NAMESPACE", ""))
-    for name, why in IGNORED.items():
+    for name, why in (IGNORED | _idle(arguments, config)).items():
         if getattr(arguments, name.replace("-", "_")) is not None:
             sys.stderr.write(f"kvpicker: --{name} changes nothing: {why}\n")
     if arguments.check:
@@ -173,11 +172,25 @@ def configured(
     return read(text, str(arguments.config)), arguments.config, read
 
 
+def _idle(arguments: argparse.Namespace, config: Config) -> dict[str, str]:
+    """Name the flags that others, or the file, leave nothing to do, with the reason; charts may pass them all."""
+    idle: dict[str, str] = {}
+    if arguments.secure_serving is False:
+        idle |= dict.fromkeys(("cert-path", "client-ca"), "--secure-serving=false encrypts nothing")
+    if arguments.pool_name is None and arguments.endpoint_selector is None:
+        idle["pool-namespace"] = "no flag names a pool, and those of the file say their namespace themselves"
+    listening_at = (*config.listen, *config.health_listen, config.admin.listen)
+    if not any(address.rpartition(":")[0] == arguments.address for address in listening_at):
+        idle["address"] = "the file says where to listen"
+    return idle
+
+
 def _flags(arguments: argparse.Namespace, namespace: str) -> Flags:
+    address = arguments.address or ALL_ADDRESSES
     try:
-        listening(f"{arguments.address}:0")
+        listening(f"{address}:0")
     except ValueError:
-        raise ConfigError(f"{arguments.address!r} is not an IP address; IPv6 in brackets", path="--address") from None
+        raise ConfigError(f"{address!r} is not an IP address; IPv6 in brackets", path="--address") from None
     secure = arguments.secure_serving
     if arguments.plaintext and (arguments.cert_path or arguments.client_ca or secure):
         raise ConfigError("this goes with no other flag of encryption; remove one", path="--plaintext")
@@ -193,7 +206,7 @@ def _flags(arguments: argparse.Namespace, namespace: str) -> Flags:
         pool_namespace=arguments.pool_namespace or namespace or "default",
         selector=arguments.endpoint_selector,
         target_ports=arguments.endpoint_target_ports,
-        address=arguments.address,
+        address=address,
         grpc_port=arguments.grpc_port,
         health_port=arguments.grpc_health_port,
         metrics_port=arguments.metrics_port,

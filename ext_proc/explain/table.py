@@ -9,6 +9,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from ext_proc.core.explanation import REASONS
+
 WIDTH = 160
 """Columns where the output is no terminal, so that nothing is cut."""
 
@@ -42,7 +44,7 @@ def show(told: Mapping[str, Any], output: TextIO) -> None:
     candidates: Sequence[Mapping[str, Any]] = told.get("candidates", ())
     if candidates:
         console.print()
-        console.print(_table(candidates, [told["endpoint"], *told["fallbacks"]]))
+        console.print(_table(candidates, [told["endpoint"], *told["fallbacks"]], told.get("cost_counts", "")))
 
 
 def _facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -72,7 +74,9 @@ def _verdict(told: Mapping[str, Any]) -> str:
 def _fate(told: Mapping[str, Any]) -> str:
     if told["verdict"] == "picked":
         fallbacks = "".join(f", then {address}" for address in told["fallbacks"])
-        return f"{told['endpoint']} ({told['reason']}){fallbacks}"
+        reason = told["reason"]
+        why = f"{reason}: {REASONS[reason]}" if reason in REASONS else reason
+        return f"{told['endpoint']} ({why}){fallbacks}"
     if told["verdict"] == "refused":
         return f"refused with {told['status']} {told['reason']}: {told['message']}"
     return f"left to Envoy's own choice ({told['reason']})"
@@ -89,11 +93,11 @@ def _request(told: Mapping[str, Any]) -> str:
     return ", ".join(parts)
 
 
-def _table(candidates: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> Table:
+def _table(candidates: Sequence[Mapping[str, Any]], chosen: Sequence[str], counts: str) -> Table:
     in_seconds = "cost_ms" in candidates[0]
     table = Table(box=None, pad_edge=False)
     scorers = list(candidates[0].get("scores", ()))
-    names = [*_TERMS.values(), "cost in ms"] if in_seconds else [*scorers, "cost"]
+    names = [*_TERMS.values(), "cost in ms"] if in_seconds else [*scorers, f"cost ({counts})" if counts else "cost"]
     for name in ("", "endpoint"):
         table.add_column(name)
     for name in ("cached tokens", "in flight", *names):
@@ -103,6 +107,8 @@ def _table(candidates: Sequence[Mapping[str, Any]], chosen: Sequence[str]) -> Ta
         cells = [_rank(address, chosen), address, f"{row['hit_tokens']:,}", f"{row['in_flight']:,}"]
         if row.get("filtered"):
             costs = [""] * (len(names) - 1) + ["filtered out"]
+        elif row.get("memory_ms", 0.0) is None:
+            costs = [_number(row[name]) if row[name] is not None else "" for name in _TERMS] + ["does not fit"]
         else:
             costs = [_number(row[name]) for name in ((*_TERMS, "cost_ms") if in_seconds else ())]
             if not in_seconds:
@@ -116,8 +122,10 @@ def _rank(address: str, chosen: Sequence[str]) -> str:
 
 
 def _cost(value: float | None, fine: bool) -> str:
-    """Write a cost that is no time: a count, or where scores make it up, a share."""
-    return f"{value:.3f}" if fine and value is not None else _number(value)
+    """Write a cost that is no time: a count, or a fraction of what scores make up or is drawn."""
+    if value is None or (value.is_integer() and not fine):
+        return "endless" if value is None else f"{value:,.0f}"
+    return f"{value:,.3f}"
 
 
 def _number(value: float | None) -> str:

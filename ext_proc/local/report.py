@@ -13,21 +13,11 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ext_proc.core.explanation import REASONS
 from ext_proc.local.demo import Part, Sent
 from ext_proc.local.engines import Engine
 from ext_proc.local.result import Result
 from ext_proc.local.stack import Stack
-
-REASONS: Final = {
-    "prefix": "it holds the prefix",
-    "wait": "shortest wait",
-    "rank": "lowest by its strategy",
-    "tie": "equal to the next",
-    "only_candidate": "it is the only one",
-    "session": "of its session",
-    "previous_response": "it made the response",
-}
-"""The reason codes of decisions in words."""
 
 UNEXPLAINED: Final = "not known"
 COLUMNS: Final = (
@@ -172,7 +162,7 @@ def _chosen(decision: Mapping[str, Any]) -> dict[str, Any]:
 def _next_best(decision: Mapping[str, Any]) -> float | None:
     """Find the lowest cost of the endpoints that were not chosen, in milliseconds; None if it is no time."""
     others = [terms for terms in decision["candidates"] if terms["endpoint"] != decision["endpoint"]]
-    return min((terms["cost_ms"] for terms in others if "cost_ms" in terms), default=None)
+    return min((terms["cost_ms"] for terms in others if terms.get("cost_ms") is not None), default=None)
 
 
 def _span(values: Iterable[float | None]) -> str:

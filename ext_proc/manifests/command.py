@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from typing import Final
+from typing import Any, Final
 
 from ext_proc import bootstrap
 from ext_proc.core.errors import ConfigError
@@ -77,7 +77,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--replicas", type=int, default=_DEFAULTS.replicas, help="kvpicker processes that get the log [%(default)s]"
     )
-    parser.set_defaults(options=parser)
+    parser.set_defaults(options=parser, unsaid=_unset(parser))
+
+
+def _unset(parser: argparse.ArgumentParser) -> dict[str, Any]:
+    """Take the defaults of all options away, so that what is there was given, and return them."""
+    unsaid: dict[str, Any] = {}
+    for action in parser._actions:  # noqa: SLF001  as above
+        if action.dest != "help":
+            action.help = (action.help or "").replace("%(default)s", str(action.default))
+            unsaid[action.dest], action.default = action.default, argparse.SUPPRESS
+    return unsaid
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,10 +107,12 @@ def _spelt(error: ConfigError, parser: argparse.ArgumentParser) -> ConfigError:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    given = _given(arguments)
+    given = frozenset(vars(arguments)) & frozenset(arguments.unsaid)
+    arguments = argparse.Namespace(**{**arguments.unsaid, **vars(arguments)})
     profile = next((each for each in PROFILES if each == arguments.profile), None)
     if profile is None:
         _refuse(given & set(_OWN), arguments.profile)
+        _refuse_idle(given, arguments)
         return bootstrap.run(arguments)
     _refuse(given - _USED[profile] - _GENERAL, profile)
     options = _options(arguments)
@@ -109,16 +121,22 @@ def _run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _given(arguments: argparse.Namespace) -> frozenset[str]:
-    """Name the options that differ from their defaults."""
-    parser: argparse.ArgumentParser = arguments.options
-    names = {action.dest for action in parser._actions} - {"help"}  # noqa: SLF001  as above
-    return frozenset(name for name in names if getattr(arguments, name) != parser.get_default(name))
-
-
 def _refuse(foreign: frozenset[str], profile: str) -> None:
     for name in sorted(foreign):
         raise ConfigError(f"the profile {profile} has no use for it; leave it out", path=f"--{name.replace('_', '-')}")
+
+
+def _refuse_idle(given: frozenset[str], arguments: argparse.Namespace) -> None:
+    """Refuse options of Envoy configurations that others leave nothing to do."""
+    if {"endpoint", "endpoints_file"} <= given:
+        raise ConfigError("`endpoint` takes its place; leave one out", path="endpoints_file")
+    if "envoy" in given and not arguments.check:
+        raise ConfigError("it checks nothing without `check`; add that", path="envoy")
+    again = bootstrap.EnvoyOptions(
+        profile=arguments.profile, envoy_version=arguments.envoy_version, retries=arguments.retries
+    ).attempts_after
+    if arguments.repeatable and arguments.repeatable != ["none"] and not again:
+        raise ConfigError("nothing is sent again without `retries`; give at least 1", path="repeatable")
 
 
 def _options(arguments: argparse.Namespace) -> ManifestOptions:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.names import (
     DESTINATION,
+    ENGINE_ORDERS,
     EXPLAIN,
     EXPLAIN_PASSED,
     KVPICKER_NAMESPACE,
@@ -17,7 +18,7 @@ from ext_proc.manifests.options import ManifestOptions
 
 API = "gateway.envoyproxy.io/v1alpha1"
 NO_LIMIT = 100_000
-STRIPPED = (*PICKER_HEADERS, SESSION, EXPLAIN, EXPLAIN_PASSED)
+STRIPPED = (*PICKER_HEADERS, SESSION, EXPLAIN, EXPLAIN_PASSED, *ENGINE_ORDERS)
 """Headers with which clients could choose engines; early headers are removed by name, not by prefix."""
 
 
@@ -84,8 +85,8 @@ def _client_policy(options: ManifestOptions) -> Manifest:
         "connection": {"bufferLimit": _quantity(options.body_limit)},
     }
     return Manifest(
-        "Clients must not name engines: what they write into these headers is removed before kvpicker writes there."
-        " bufferLimit is how much of a body kvpicker sees; longer ones go on whole.",
+        "Clients must neither name engines nor steer them: what they write into these headers is removed before"
+        " kvpicker writes there. bufferLimit is how much of a body kvpicker sees; longer ones go on whole.",
         body(API, "ClientTrafficPolicy", options.gateway, options, spec),
     )
 

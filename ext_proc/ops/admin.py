@@ -241,6 +241,7 @@ def _endpoint(status: EndpointStatus) -> dict[str, Any]:
         "models": sorted(endpoint.models),
         "labels": dict(endpoint.labels),
         "kv_tokens": endpoint.kv_tokens,
+        "ranks": endpoint.ranks,
         "name": endpoint.name or None,
         "lifecycle": status.lifecycle,
         "sleep": _sleep(status),

@@ -70,6 +70,10 @@ def explain_rehearsal(rehearsal: Rehearsal) -> dict[str, Any]:
         told["notes"].append("a real request waits for its turn first, as far as the `queue` of its pool lets it")
     if told["reason"] == Asleep.reason:
         told["notes"].append("a real request waits for one to be woken first, if `queue.wake_s` of its pool says so")
+    if isinstance(made, Decision) and all(terms.unfit for terms in made.terms):
+        told["notes"].append(
+            "the prompt is larger than the KV memory of any candidate; it is sent, for the engine to refuse"
+        )
     if told["reason"] == "tie":
         told["notes"].append("candidates cost the same: next time another of them may be chosen")
     return told
@@ -155,7 +159,7 @@ def _comparison(decision: Decision, outcome: Outcome, pace: Pace) -> dict[str, A
     if terms is None:
         return None
     seconds, basis = _time_to_first_token(decision, outcome, pace(decision, served))
-    predicted = milliseconds(terms.wait) if terms.in_seconds else None
+    predicted = milliseconds(terms.wait) if terms.in_seconds and not terms.unfit else None
     told = None if seconds is None else milliseconds(seconds)
     true, estimated = (None, told) if basis == "estimate" else (told, None)
     return {

@@ -182,7 +182,8 @@ class EndpointKeeper:
 
     def _put(self, name: str) -> None:
         specs = (*self._names.expanded(self._listed[name]), *self._supplied.get(name, ()))
-        self.apply(self._registry.replace(name, specs, frozenset(self._pools[name].models)))
+        pool = self._pools[name]
+        self.apply(self._registry.replace(name, map(pool.ranked, specs), frozenset(pool.models)))
 
     def _follow_names(self) -> None:
         self._names.follow(spec for specs in self._listed.values() for spec in specs)

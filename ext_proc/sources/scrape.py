@@ -54,8 +54,8 @@ class Listener(Protocol):
     def sleep_told(self, endpoint: Endpoint, signals: EngineSignals) -> None:
         """An engine told that it sleeps, or that it is awake."""
 
-    def capacity_learnt(self, change: Change) -> None:
-        """An engine told the size of its KV cache."""
+    def size_learnt(self, change: Change) -> None:
+        """An engine told the size of its KV cache, or how many data-parallel ranks it has."""
 
     def interval_ended(self, endpoint: Endpoint, interval: Interval, signals: EngineSignals) -> None:
         """What an engine did between two readings is known; `signals` are the later one."""
@@ -189,7 +189,11 @@ class Scraper:
         if signals.kv_tokens is not None:
             change = self._registry.learn_capacity(endpoint.address, endpoint.generation, signals.kv_tokens)
             if change is not None:
-                self._listener.capacity_learnt(change)
+                self._listener.size_learnt(change)
+        if signals.ranks is not None:
+            change = self._registry.learn_ranks(endpoint.address, endpoint.generation, signals.ranks)
+            if change is not None:
+                self._listener.size_learnt(change)
         if interval is not None:
             self._listener.interval_ended(endpoint, interval, signals)
 

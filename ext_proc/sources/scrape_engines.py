@@ -116,6 +116,7 @@ def _signals(dialect: Dialect, page: Page, at: float) -> EngineSignals:
     asleep, sleep_level = _sleep(series, dialect.sleep)
     return EngineSignals(
         at=at,
+        ranks=_ranks(series, dialect.running),
         started=_number(series, STARTED),
         waiting=_requests(series, dialect.waiting),
         running=_requests(series, dialect.running),
@@ -166,6 +167,12 @@ def _first(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | Non
 def _requests(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
     number = _first(series, terms)
     return None if number is None or number > _MOST_REQUESTS else number
+
+
+def _ranks(series: Mapping[bytes, Series], terms: Sequence[Term]) -> int | None:
+    """Count the data-parallel ranks that tell what they run; None if nobody does."""
+    samples = next((found for term in terms if (found := series.get(term.name))), None)
+    return len({_rank(text) for text in samples}) if samples else None
 
 
 def _product(series: Mapping[bytes, Series], terms: Sequence[Term]) -> float | None:
@@ -226,7 +233,7 @@ def _of_leaders(samples: Series) -> list[float]:
 
 
 def _rank(text: bytes) -> tuple[str, str]:
-    """Name the data-parallel rank of an info sample, whose other labels differ whenever the configuration does."""
+    """Name the data-parallel rank of a sample, whose other labels may differ for other reasons."""
     parsed = labels(text)
     return parsed.get("engine", ""), parsed.get("dp_rank", "")
 

@@ -136,6 +136,29 @@ def test_a_nested_strategy_is_made_through_the_same_door(install: Install) -> No
         ),
         (
             "chain",
+            {"filters": [{"labels": {}}]},
+            (
+                "p.parameters.filters[0]: `labels` names none, and every endpoint would pass; write some, as in"
+                " {gpu: h100} (parameters of strategy chain)"
+            ),
+        ),
+        (
+            "chain",
+            {"filters": []},
+            ("p.parameters.filters: must not be empty; fill it in, or leave it out (parameters of strategy chain)"),
+        ),
+        (
+            "chain",
+            {"filters": [{"max_kv_usage": 1}]},
+            "p.parameters.filters[0].max_kv_usage: must be below 1.0, got `1` (parameters of strategy chain)",
+        ),
+        (
+            "chain",
+            {"filters": [{"min_score": 0}]},
+            "p.parameters.filters[0].min_score: must be above 0.0, got `0` (parameters of strategy chain)",
+        ),
+        (
+            "chain",
             {"filters": [{"max_inflight": 8}]},
             (
                 "p.parameters.filters[0].max_inflight: unknown field, did you mean `max_in_flight`?"
@@ -159,6 +182,10 @@ def test_a_nested_strategy_is_made_through_the_same_door(install: Install) -> No
         "unknown parameter",
         "wrong type",
         "wrong value",
+        "label of none",
+        "empty list",
+        "share that all are within",
+        "score that all have",
         "misspelt inside",
         "wrong type deep inside",
         "two conditions in one filter",

@@ -74,7 +74,7 @@ def test_attempts_are_counted_and_capacities_applied() -> None:
     hearing = Hearing()
     hearing.news.scraped("ok", "vllm", ("waiting",))
     change = Change(updated=(hearing.fleet.endpoints[0],))
-    hearing.news.capacity_learnt(change)
+    hearing.news.size_learnt(change)
     assert hearing.metrics.tallies[families.SCRAPES].samples() == [(("ok",), 1)]
     assert hearing.applied == [change]
 

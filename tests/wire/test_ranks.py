@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ext_proc.core.names import RANK
+from ext_proc.core.names import ENGINE_ORDERS, RANK
 from ext_proc.sim.templates import render_chat
 from ext_proc.sim.tokens import to_ids
 from tests.unit.sources.publishing import Publisher, neighbours
@@ -40,7 +40,7 @@ async def _hold(publisher: Publisher, body: dict[str, Any]) -> None:
 
 
 async def test_a_pick_names_the_rank_that_holds_the_prompt(tmp_path: Path) -> None:
-    """A client's own header does not reach the engine, whether a rank is named or not."""
+    """A client's own header does not reach the engine, whether a rank is named or not, nor do other orders of its."""
     first, second = neighbours()
     async with first, second:
         ports = f"port: {first.port}, replay_port: {first.replay_port}, ranks: 2, pin_rank: true"
@@ -58,7 +58,9 @@ async def test_a_pick_names_the_rank_that_holds_the_prompt(tmp_path: Path) -> No
             named = [decision["rank"] for decision in await stack.decisions()]
             assert named == [0, 1]
             embedding = {"model": MODEL, "input": "rivers"}
-            status, _, _ = await stack.post("/v1/embeddings", embedding, x_data_parallel_rank="1")
+            orders = {name.replace("-", "_"): "1" for name in ENGINE_ORDERS}
+            status, _, _ = await stack.post("/v1/embeddings", embedding, x_data_parallel_rank="1", **orders)
             assert status == 200
-            assert stack.engines[0].log._entries[-1].header(RANK) is None
+            seen = stack.engines[0].log._entries[-1]
+            assert [seen.header(name) for name in (RANK, *ENGINE_ORDERS)] == [None] * (1 + len(ENGINE_ORDERS))
             assert await stack.violations() == {}

@@ -48,6 +48,8 @@ class Ranking(msgspec.Struct, gc=False):
         favourite: position of the candidate that wins whatever it costs; None lets the lowest cost win.
         reason: for explanations and metrics, why the favourite is one, as a code of a few, such as `session`.
         inside: for explanations, the strategy that ranked, where this one left it the choice.
+        counts: for explanations, what the costs count where that is no time, in a few words.
+        unfit: for explanations, positions of candidates whose KV memory is smaller than the prompt.
         scores: for explanations, by name, what the costs are made of where that is no time, one number per candidate.
     """
 
@@ -67,6 +69,8 @@ class Ranking(msgspec.Struct, gc=False):
     favourite: int | None = None
     reason: str = "rank"
     inside: str = ""
+    counts: str = ""
+    unfit: frozenset[int] = frozenset()
     scores: Mapping[str, Sequence[float]] = NO_SCORES
 
 

@@ -7,7 +7,7 @@ endpoint is better than none. What must not happen at all belongs into models an
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -28,7 +28,7 @@ class ChainParameters(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
         then: the strategy that ranks who is left.
     """
 
-    filters: tuple[Condition, ...] = ()
+    filters: Annotated[tuple[Condition, ...], msgspec.Meta(min_length=1)] = ()
     then: StrategyChoice = StrategyChoice()
 
 
@@ -74,6 +74,7 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
         copying=ranking.copying and _spread(ranking.copying, places, count, 0.0),
+        unfit=frozenset([places[row] for row in ranking.unfit]),
         scores={name: _spread(column, places, count, 0.0) for name, column in ranking.scores.items()},
         favourite=None if ranking.favourite is None else places[ranking.favourite],
         out=frozenset(range(count)) - {place for row, place in enumerate(places) if row not in ranking.out},

@@ -21,8 +21,8 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
         StrategyError: it has not one finite number for each candidate, a prefill time below 0, a favourite that is
             none of them, or what it says beside is of the wrong kind.
     """
-    if not isinstance(ranking, Ranking):
-        raise StrategyError("a strategy must return a Ranking")
+    if not isinstance(ranking, Ranking) or type(ranking.counts) is not str:  # type: ignore[redundant-expr]  # a stranger
+        raise StrategyError("a strategy must return a Ranking, and say as text what its costs count, if it says it")
     costs = ranking.costs
     if type(costs) is not list:
         ranking.costs = costs = list(costs)

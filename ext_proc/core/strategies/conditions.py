@@ -18,20 +18,22 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         labels: labels that the endpoint must have, each with this value.
         max_in_flight: requests that may be in flight at the endpoint after this one is sent there.
         max_waiting: requests that may wait in the engine's own queue.
-        max_kv_usage: share of the engine's KV cache that may be in use, in [0, 1].
-        min_score: reputation that the endpoint must have, in [0, 1].
+        max_kv_usage: share of the engine's KV cache that may be in use, below 1.
+        min_score: reputation that the endpoint must have, above 0, at most 1.
     """
 
     labels: dict[str, str] | None = None
     max_in_flight: Annotated[int, msgspec.Meta(ge=1)] | None = None
     max_waiting: Annotated[int, msgspec.Meta(ge=0)] | None = None
-    max_kv_usage: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
-    min_score: Annotated[float, msgspec.Meta(ge=0, le=1)] | None = None
+    max_kv_usage: Annotated[float, msgspec.Meta(ge=0, lt=1)] | None = None
+    min_score: Annotated[float, msgspec.Meta(gt=0, le=1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse what is not exactly one condition, since it would have no name of its own."""
+        """Refuse what is not exactly one condition, or passes everybody."""
         if len(self._given()) != 1:
             raise ValueError(f"a filter has exactly one key of {', '.join(self.__struct_fields__)}")
+        if self.labels is not None and not self.labels:
+            raise ValueError("`labels` names none, and every endpoint would pass; write some, as in {gpu: h100}")
 
     @property
     def name(self) -> str:

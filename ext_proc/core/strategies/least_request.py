@@ -13,4 +13,4 @@ class LeastRequest:
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:  # noqa: ARG002
         """Cost each candidate its requests in flight."""
-        return Ranking([float(load.in_flight) for load in context.loads])
+        return Ranking([float(load.in_flight) for load in context.loads], counts="requests in flight")

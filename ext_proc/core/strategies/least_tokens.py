@@ -13,4 +13,4 @@ class LeastTokens:
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:  # noqa: ARG002
         """Cost each candidate its tokens in flight."""
-        return Ranking([float(load.tokens) for load in context.loads])
+        return Ranking([float(load.tokens) for load in context.loads], counts="tokens in flight")

@@ -25,6 +25,9 @@ wait, and evicts what they have cached (y_j); but where nobody is it costs nobod
 flight begin alike (r), the more will use the copy. R, A, o and D are learnt. Where the memory of an endpoint (C) is
 unknown the smallest known one is assumed; if none is known, K is 0.
 
+Of an engine with N data-parallel ranks one serves the request. So R, C, n, M and H are those of one of them, all its
+requests and tokens over N, and W is how long it takes until one is free (`rank_queue`).
+
 What is popular gets copies: if p > 4 requests that begin with the same held prefix are in flight, and as many have
 ended while others were, a candidate that nobody waits for (W_j + K_j = 0) pays for what it lacks of that prefix only
 one share in p / 4, since the others will use the copy:
@@ -53,11 +56,10 @@ import msgspec
 
 from ext_proc.core.attention import START
 from ext_proc.core.candidates import Candidates
+from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint, InferenceRequest
+from ext_proc.core.prefill import LEAST_UNCACHED
 from ext_proc.core.strategies import Context, Ranking
-
-LEAST_UNCACHED = 16
-"""Tokens that are computed even if the whole prompt is cached."""
 
 _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
@@ -117,17 +119,22 @@ class LeastWait:
         works, prefills = self._prefills(request.prompt_tokens, attention, candidates, context)
         memories = _memories(request.prompt_tokens, candidates, context)
         waits = list(map(add, queues, memories)) if memories else queues
-        backlog, counts = min(waits), [load.in_flight for load in loads]
+        backlog = min(waits)
         factor, share, most = 1 + min(_BACKLOG_CAP, backlog), _INTERFERENCE, _INTERFERENCE_CAP
         costs = [
-            wait + prefill * (factor + share * (n if n < most else most))  # noqa: FURB136  a call for each takes longer
-            for wait, prefill, n in zip(waits, prefills, counts)  # noqa: B905  the keyword takes a fifth of it all
+            wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
+            for wait, prefill, load in zip(waits, prefills, loads)  # noqa: B905  the keyword takes a fifth of it all
         ]
+        if candidates.ranks is not None:
+            costs = list(map(add, costs, _reliefs(prefills, candidates.ranks, loads)))
         copying: Sequence[float] = ()
         if (least := min(works)) != max(works):
-            copying = _copying(least, costs, waits, works, prefills, sum(counts) / len(counts), context)
+            copying = _copying(least, costs, waits, works, prefills, candidates, context)
             costs = list(map(add, costs, copying)) if copying else costs
-        return Ranking(costs, queues, works, prefills, memories, copying, factor - 1, share, most, True, attention)
+        unfit = _unfit(request.prompt_tokens, candidates) if memories else frozenset()
+        return Ranking(
+            costs, queues, works, prefills, memories, copying, factor - 1, share, most, True, attention, unfit=unfit
+        )
 
     def _prefills(
         self, length: int, attention: float, candidates: Candidates, context: Context
@@ -146,21 +153,31 @@ class LeastWait:
         return works, [work / rate for work in works]
 
 
+def _reliefs(prefills: Sequence[float], ranks: Sequence[int], loads: Sequence[Load]) -> list[float]:
+    """Return what interference costs less than if all requests of an endpoint were in one rank, below 0."""
+    most = _INTERFERENCE_CAP
+    return [
+        _INTERFERENCE * prefill * (min(load.in_flight / count, most) - min(load.in_flight, most))
+        for prefill, count, load in zip(prefills, ranks, loads, strict=True)
+    ]
+
+
 def _copying(
     least: float,
     costs: Sequence[float],
     waits: Sequence[float],
     works: Sequence[float],
     prefills: Sequence[float],
-    in_flight: float,
+    candidates: Candidates,
     context: Context,
 ) -> list[float]:
     """Return what it costs others, or saves them, that each candidate computes what another holds; empty if nothing."""
     if context.lasting <= _PER_COPY:
-        price = _AGAIN * min(1.0, in_flight) * (1 - context.siblings / _COMMON)
+        in_flight, engines = sum([load.in_flight for load in context.loads]), sum(candidates.ranks or ()) or len(works)
+        price = _AGAIN * min(1.0, in_flight / engines) * (1 - context.siblings / _COMMON)
         if price <= 0:
             return []
-        return [price * prefill * (1 - least / work) for work, prefill in zip(works, prefills)]  # noqa: B905  as above
+        return [price * prefill * (1 - least / work) for work, prefill in zip(works, prefills, strict=True)]
     share, most = 1 - _PER_COPY / context.lasting, _LONGEST_COPYING * context.residence
     return [
         cost * (least / work - 1) * share if wait <= 0 and prefill * (1 - least / work) <= most else 0.0
@@ -175,10 +192,10 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
         return []
     sizes, residence = [size or least for size in candidates.kv_tokens], context.residence
     if context.lasting > _PER_COPY:
-        held = [float(load.tokens) for load in loads]
+        held = _by_rank([load.tokens for load in loads], candidates)
         missing = [tokens + length + answer - _READABLE * size for tokens, size in zip(held, sizes, strict=True)]
     else:
-        held = [float(load.pinned) for load in loads]
+        held = _by_rank([load.pinned for load in loads], candidates)
         missing = [tokens + length - size for tokens, size in zip(held, sizes, strict=True)]
         missing = [
             tokens - load.sharing.common(context.chain) if tokens > 0 and load.sharing else tokens
@@ -188,6 +205,18 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
         _wait(excess, max(tokens, 0.0)) * residence if excess > 0 else 0.0
         for excess, tokens in zip(missing, held, strict=True)
     ]
+
+
+def _unfit(length: int, candidates: Candidates) -> frozenset[int]:
+    """Return the positions of candidates whose whole memory is smaller than the prompt."""
+    least = candidates.least_kv_tokens or 0
+    return frozenset([place for place, size in enumerate(candidates.kv_tokens) if length > (size or least)])
+
+
+def _by_rank(tokens: Sequence[int], candidates: Candidates) -> list[float]:
+    """Return what one rank of each candidate has of its tokens."""
+    ranks = candidates.ranks
+    return list(map(float, tokens)) if ranks is None else [own / n for own, n in zip(tokens, ranks, strict=True)]
 
 
 def _wait(excess: float, held: float) -> float:

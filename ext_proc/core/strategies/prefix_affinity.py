@@ -60,7 +60,7 @@ class PrefixAffinity:
         loads = [load.in_flight for load in context.loads]
         key = self._key(context)
         if key is None:
-            return Ranking([float(load) for load in loads])
+            return Ranking([float(load) for load in loads], counts="requests in flight")
         count, parameters = len(loads), self._parameters
         bound = max(ceil(parameters.load_bound * (sum(loads) + 1) / count), parameters.free_requests)
         costs = [float(_PLACED + load) for load in loads]
@@ -77,7 +77,7 @@ class PrefixAffinity:
                 placed += 1
             if placed == _PLACED or met == count:
                 break
-        return Ranking(costs)
+        return Ranking(costs, counts="place on the ring")
 
     def _key(self, context: Context) -> int | None:
         """Return the link of the hash chain that covers the prefix; None without a chain."""

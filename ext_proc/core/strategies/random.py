@@ -13,4 +13,4 @@ class Random:
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:  # noqa: ARG002
         """Cost each candidate a random number."""
-        return Ranking([context.generator.random() for _ in candidates])
+        return Ranking([context.generator.random() for _ in candidates], counts="a draw")

@@ -22,6 +22,6 @@ class Reputation:
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:  # noqa: ARG002
         """Cost each candidate its requests in flight, this one included, by its score."""
         scores = context.knowledge.reputations.scores(candidates, context.now)
-        return Ranking(
-            [(load.in_flight + 1) / max(score, _LEAST_SCORE) for load, score in zip(context.loads, scores, strict=True)]
-        )
+        loads = context.loads
+        costs = [(load.in_flight + 1) / max(score, _LEAST_SCORE) for load, score in zip(loads, scores, strict=True)]
+        return Ranking(costs, counts="requests over score")

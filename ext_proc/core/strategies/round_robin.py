@@ -22,4 +22,4 @@ class RoundRobin:
         turns, count = self._turns, len(candidates)
         costs = [float(turns.get(endpoint.slot, place - count)) for place, endpoint in enumerate(candidates)]
         turns[candidates[costs.index(min(costs))].slot] = context.turn
-        return Ranking(costs)
+        return Ranking(costs, counts="its last turn")

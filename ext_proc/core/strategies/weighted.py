@@ -78,4 +78,4 @@ class Weighted:
         for name, scorer, weight in self._scorers:
             told[name] = scores = scorer(request, candidates, context)
             costs = [cost - weight * score for cost, score in zip(costs, scores, strict=True)]
-        return Ranking(costs, scores=told)
+        return Ranking(costs, scores=told, counts="what its score lacks of 1")

@@ -45,6 +45,7 @@ class EnginePreset(msgspec.Struct, frozen=True, kw_only=True):
         kv_tokens: capacity of the KV cache, tokens.
         step_tokens: most tokens computed in one step.
         max_running: most requests that run at once.
+        ranks: data-parallel ranks, among which it balances; all numbers but `kv_tokens` are of one of them.
     """
 
     name: str
@@ -56,6 +57,7 @@ class EnginePreset(msgspec.Struct, frozen=True, kw_only=True):
     kv_tokens: int
     step_tokens: int
     max_running: int = 256
+    ranks: int = 1
 
     @property
     def prefill_rate(self) -> float:

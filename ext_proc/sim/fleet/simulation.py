@@ -20,6 +20,7 @@ from ext_proc.sim.fleet.engine import Engine
 from ext_proc.sim.fleet.hasher import TraceHasher, packed
 from ext_proc.sim.fleet.kvpickers import MODEL, Clock, Parts, Scrape, Site, Wiring
 from ext_proc.sim.fleet.presets import EnginePreset
+from ext_proc.sim.fleet.ranked import RankedEngine
 from ext_proc.sim.fleet.results import Record, Result
 from ext_proc.sim.fleet.sequence import Sequence as EngineSequence
 from ext_proc.sim.workload import SimRequest, Workload
@@ -78,7 +79,10 @@ class Simulation:
         self._ties = random.Random(f"{seed} ties")  # noqa: S311
         self._clock = Clock()
         events = conditions.view is View.EVENTS
-        engines = [Engine(preset, workload.block_tokens, events=events) for preset in presets]
+        engines = [
+            (RankedEngine if preset.ranks > 1 else Engine)(preset, workload.block_tokens, events=events)
+            for preset in presets
+        ]
         self._hosts = [_Host(engine, f"10.0.{place >> 8}.{place & 255}:8000") for place, engine in enumerate(engines)]
         check(workload, engines)
         self._kvpickers = [self._make(wiring, f"kvpicker{number}") for number in range(conditions.kvpickers)]
@@ -122,6 +126,7 @@ class Simulation:
         specs = tuple(
             EndpointSpec(
                 address=host.address,
+                ranks=host.engine.preset.ranks,
                 models=frozenset({MODEL}),
                 kv_tokens=_stated(host.engine.preset.kv_tokens, conditions.kv_factor),
                 prefill_rate=conditions.rate_factor and host.engine.preset.prefill_rate * conditions.rate_factor,

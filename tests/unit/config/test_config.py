@@ -1,14 +1,19 @@
 """The configuration file."""
 
 import contextlib
+import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import inspect
 
 from ext_proc.config import Config, EndpointConfig, load, located, parse, parse_endpoints
+from ext_proc.config.settings import PoolConfig
 from ext_proc.core.errors import ConfigError
 from ext_proc.core.model import MetricsSource
 from ext_proc.core.pool import EndpointSpec
@@ -287,3 +292,28 @@ def test_endpoints_may_be_listed_by_name() -> None:
     expected = ["engine-0.engines:8000", "engine-1.engines:8001", "[fd00::1]:80"]
     assert [spec.address for spec in parse(f"pools: {{chat: {{{text}}}}}").pools["chat"].specs] == expected
     assert [spec.address for spec in parse_endpoints(text)] == expected
+
+
+def _texts(section: Any, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+    """Find the fields of a section, and of those within it, that may be left out and are text otherwise."""
+    for field in inspect.type_info(section).fields:  # type: ignore[attr-defined]
+        kinds = field.type.types if isinstance(field.type, inspect.UnionType) else (field.type,)
+        for kind in kinds:
+            if isinstance(kind, inspect.StructType):
+                yield from _texts(kind.cls, (*path, field.encode_name))
+            elif isinstance(kind, inspect.StrType) and any(isinstance(each, inspect.NoneType) for each in kinds):
+                yield (*path, field.encode_name)
+
+
+@pytest.mark.parametrize("path", [*_texts(Config, ()), *_texts(PoolConfig, ("pools", "p"))], ids=".".join)
+def test_what_may_be_left_out_may_not_be_empty(path: tuple[str, ...]) -> None:
+    """An empty path or name would switch a file, a key or mutual TLS off without a word."""
+    value: Any = ""
+    for name in reversed(path):
+        value = {name: value}
+    value.setdefault("pools", {}).setdefault("p", {}).setdefault("endpoints", ["10.0.0.11:8000"])
+    if path[-2:-1] == ("kubernetes",) and path[0] == "pools":
+        value["pools"]["p"]["kubernetes"]["namespace"] = "n"
+    with pytest.raises(ConfigError) as caught:
+        parse(json.dumps(value))
+    assert caught.value.path == ".".join(path)

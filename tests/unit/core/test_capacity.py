@@ -1,4 +1,4 @@
-"""KV capacities that engines tell, in the registry and in what follows it."""
+"""KV capacities and ranks that engines tell, in the registry and in what follows it."""
 
 from __future__ import annotations
 
@@ -65,6 +65,24 @@ def test_a_word_about_somebody_else_is_void() -> None:
     registry.replace("p", [EndpointSpec(address=A)])
     assert registry.learn_capacity(A, generation, 5000) is None
     assert known(registry).kv_tokens is None
+
+
+def test_ranks_are_learnt_unless_they_are_configured() -> None:
+    """The ledger follows; another number later replaces the first, and a change of anything else keeps it."""
+    fleet = Fleet(1)
+    (endpoint,) = fleet.endpoints
+    for ranks in (4, 2):
+        change = fleet.registry.learn_ranks(endpoint.address, endpoint.generation, ranks)
+        assert change is not None
+        follow(change, ledger=fleet.ledger, index=fleet.index)
+        assert (fleet.endpoints[0].ranks, fleet.load(0).ranks) == (ranks, ranks)
+        assert fleet.registry.snapshot.endpoints.ranks == (ranks,)
+    assert fleet.registry.learn_ranks(endpoint.address, endpoint.generation, 2) is None
+    fleet.fill("p", endpoint.address, models=endpoint.models, labels={"gpu": "h100"})
+    assert (fleet.endpoints[0].ranks, fleet.load(0).ranks) == (2, 2)
+    fleet.fill("p", endpoint.address, models=endpoint.models, ranks=8)
+    assert fleet.registry.learn_ranks(endpoint.address, endpoint.generation, 4) is None
+    assert fleet.load(0).ranks == 8
 
 
 def test_the_index_follows_the_learnt_capacity() -> None:

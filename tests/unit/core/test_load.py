@@ -15,7 +15,11 @@ RATE = 1000.0
 
 
 def _add(load: Load, tokens: float, now: float, *, tells: bool = True) -> Place:
-    return load.add(Prefill(tokens, tokens, tokens, tokens / RATE), int(tokens), now, tells=tells)
+    return load.add(_prefill(tokens), int(tokens), now, tells=tells)
+
+
+def _prefill(tokens: float) -> Prefill:
+    return Prefill(tokens, tokens, tokens, tokens / RATE)
 
 
 def test_what_was_cancelled_does_not_come_back() -> None:
@@ -25,9 +29,9 @@ def test_what_was_cancelled_does_not_come_back() -> None:
     load.release(1000, 0.0)
     load.cancel(second, 1.0, 0.0)
     assert load.busy_until == 2.0
-    load.answer(first, 1000, 0.0, 1.0)
+    load.answer(first, _prefill(1000), 0.0, 1.0)
     assert (load.left, load.busy_until) == (1.0, 2.0)
-    load.answer(third, 1000, 0.0, 2.0)
+    load.answer(third, _prefill(1000), 0.0, 2.0)
     assert (load.left, load.void) == (0.0, [])
 
 
@@ -64,7 +68,7 @@ def test_service_is_what_the_engine_did(silent: float) -> None:
         while ready and ready[0][0] <= now:
             at, tokens, sent, place, tells = ready.pop(0)
             if tells:
-                service = load.answer(place, tokens, sent, at)
+                service = load.answer(place, _prefill(tokens), sent, at)
                 work, seconds = work + service.work, seconds + service.seconds
             load.release(int(tokens), at)
         tokens, tells = generator.choice([200.0, 800.0, 2000.0]), generator.random() >= silent
@@ -78,11 +82,11 @@ def test_only_a_prompt_by_itself_tells_of_attention() -> None:
     """Where a silent request was served in between, the service is not that of one prompt."""
     load = Load()
     first, second = _add(load, 500, 0.0), _add(load, 500, 0.0)
-    assert load.answer(first, 500, 0.0, 0.5) == (0.5, 500, True)
+    assert load.answer(first, _prefill(500), 0.0, 0.5) == (0.5, 500, 0.5)
     _add(load, 500, 0.6, tells=False)
     third = _add(load, 500, 0.6)
-    assert load.answer(second, 500, 0.0, 1.0) == (0.5, 500, True)
-    assert load.answer(third, 500, 0.6, 2.0) == (1.0, 1000, False)
+    assert load.answer(second, _prefill(500), 0.0, 1.0) == (0.5, 500, 0.5)
+    assert load.answer(third, _prefill(500), 0.6, 2.0) == (1.0, 1000, None)
 
 
 STEPS = st.lists(st.tuples(st.sampled_from("adcr"), st.integers(0, 20), st.floats(0, 5)), max_size=60)
@@ -100,7 +104,7 @@ def test_the_queue_is_never_negative(steps: list[tuple[str, int, float]]) -> Non
             continue
         place = places[number % len(places)]
         if kind == "d":
-            service = load.answer(place, 50.0, now - seconds, now)
+            service = load.answer(place, _prefill(50.0), now - seconds, now)
             assert service.seconds >= 0 <= service.work
         elif kind == "c":
             load.cancel(place, 0.1, now)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 
 from ext_proc.core.kv_events import Batch, BlocksStored
 from ext_proc.core.kv_feed import KvFeed
@@ -62,7 +63,7 @@ def test_the_rank_that_holds_most_is_named_and_predicted() -> None:
     other = feeds(index, 1, 3)
     store(other[0], 9)
     store(other[2], 1)
-    made = TokenHits(index).pinned(decision(0, 1), LONG, PREFILL, 0.0)
+    made, _ = TokenHits(index).pinned(decision(0, 1), LONG, PREFILL, 0.0)
     assert (made.rank, made.hit_tokens, made.fallback_hits) == (2, 20, (4,))
 
 
@@ -74,7 +75,7 @@ def test_siblings_of_a_burst_meet_on_one_rank_and_others_are_spread() -> None:
     for number in range(4):
         tokens = TOKENS if number % 2 == 0 else [100 + number, *TOKENS]
         prompt = TokenPrompt(TokenHasher(SIZE).chain(tokens), len(tokens))
-        made = hits.pinned(decision(0), prompt, PREFILL, 0.0)
+        made, _ = hits.pinned(decision(0), prompt, PREFILL, 0.0)
         hits.sent(str(number), 0, prompt, 0.0, PREFILL, made.rank)
         ranks.append((made.rank, made.hit_tokens))
         hits.ended(str(number), 0.0, computed=True)
@@ -88,7 +89,7 @@ def test_a_hot_rank_is_left_alone_at_last() -> None:
     hits = TokenHits(index)
     ranks = []
     for number in range(6):
-        made = hits.pinned(decision(0), LONG, PREFILL, 0.0)
+        made, _ = hits.pinned(decision(0), LONG, PREFILL, 0.0)
         ranks.append(made.rank)
         hits.sent(str(number), 0, LONG, 0.0, PREFILL, made.rank)
     assert set(ranks) == {0, 1}
@@ -101,14 +102,14 @@ def test_no_rank_is_named_that_some_endpoint_does_not_have() -> None:
     feeds(index, 1, 2)
     feeds(index, 2, 1, is_pinned=False)
     hits = TokenHits(index)
-    assert hits.pinned(decision(0, 1), LONG, PREFILL, 0.0).rank in (0, 1)
+    assert hits.pinned(decision(0, 1), LONG, PREFILL, 0.0)[0].rank in (0, 1)
     for plain in (
         decision(0, 2),
         decision(2),
         decision(0, exact=False),
         msgspec.structs.replace(decision(0), exact=()),
     ):
-        assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
+        assert hits.pinned(plain, LONG, PREFILL, 0.0) == (plain, PREFILL)
 
 
 def test_while_a_rank_is_not_heard_the_engine_chooses() -> None:
@@ -118,12 +119,12 @@ def test_while_a_rank_is_not_heard_the_engine_chooses() -> None:
     second = index.feed(0, 1, is_pinned=True)
     store(first, 4)
     hits, plain = TokenHits(index), decision(0)
-    assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
+    assert hits.pinned(plain, LONG, PREFILL, 0.0) == (plain, PREFILL)
     assert index.tokens_held(LONG.chain, [0]) == [8]
     store(second, 1)
-    assert (hits.pinned(plain, LONG, PREFILL, 0.0).rank, index.tokens_held(LONG.chain, [0])) == (0, [16])
+    assert (hits.pinned(plain, LONG, PREFILL, 0.0)[0].rank, index.tokens_held(LONG.chain, [0])) == (0, [16])
     second.mistrust()
-    assert hits.pinned(plain, LONG, PREFILL, 0.0) is plain
+    assert hits.pinned(plain, LONG, PREFILL, 0.0) == (plain, PREFILL)
 
 
 def test_what_was_sent_without_a_rank_is_held_by_one_that_nobody_knows() -> None:
@@ -136,7 +137,7 @@ def test_what_was_sent_without_a_rank_is_held_by_one_that_nobody_knows() -> None
         hits.sent(f"{slot}", slot, LONG, 0.0, PREFILL)
     assert hits.held(LONG, [0, 1], 0.0) == [20, 20]
     store(pinned[1], 0)
-    made = hits.pinned(decision(0), LONG, PREFILL, 0.0)
+    made, _ = hits.pinned(decision(0), LONG, PREFILL, 0.0)
     assert (made.rank, made.hit_tokens) == (0, 0)
     hits.sent("named", 0, LONG, 0.0, PREFILL, made.rank)
     assert hits.held(LONG, [0, 1], 0.0) == [40, 20]
@@ -149,4 +150,21 @@ def test_a_rank_without_a_strategy_that_counts_seconds() -> None:
     """Then tokens are priced at a usual speed, and what is held still decides."""
     index = ResidentIndex()
     store(feeds(index, 0, 2)[1], 5)
-    assert TokenHits(index).pinned(decision(0), LONG, Prefill(), 0.0).rank == 1
+    assert TokenHits(index).pinned(decision(0), LONG, Prefill(), 0.0)[0].rank == 1
+
+
+def test_what_the_named_rank_has_to_compute_is_what_is_booked() -> None:
+    """If the rank that holds the prompt is too busy, another one computes all of it, and that is predicted."""
+    index = ResidentIndex()
+    store(feeds(index, 0, 2)[0], 10)
+    hits = TokenHits(index)
+    best = Prefill(tokens=41, uncached=16, work=16.1, seconds=1.61, attention=24_000)
+    ranks = []
+    for number in range(4):
+        made, prefill = hits.pinned(decision(0), LONG, best, 0.0)
+        assert prefill.uncached == max(41 - made.hit_tokens, 16)
+        assert prefill.rate == pytest.approx(best.rate)
+        assert (prefill.seconds > best.seconds) == (made.hit_tokens < 40)
+        ranks.append(made.rank)
+        hits.sent(str(number), 0, LONG, 0.0, prefill, made.rank)
+    assert 1 in ranks

@@ -31,7 +31,7 @@ class Engine:
         self.free_at = max(self.free_at, now) + tokens / self.rate
         begun = max(now, self.heard_at)
         self.heard_at = self.free_at
-        service = Service(self.free_at - begun, tokens, True)
+        service = Service(self.free_at - begun, tokens, self.free_at - begun)
         self.learner.first_token(self.endpoint, self.free_at, service, Prefill(tokens, tokens, tokens, 1.0))
         return self.free_at
 
@@ -171,7 +171,9 @@ def test_attention_is_learnt_per_pool() -> None:
         tokens = float(generator.choice([500, 4_000, 16_000, 60_000]))
         seconds = tokens * (1 + tokens / 2 / 40_000) / 10_000
         work = tokens * (1 + tokens / 2 / 24_000)
-        learner.first_token(endpoint, now + seconds, Service(seconds, work, True), Prefill(tokens, tokens, work, 1.0))
+        learner.first_token(
+            endpoint, now + seconds, Service(seconds, work, seconds), Prefill(tokens, tokens, work, 1.0)
+        )
         now += seconds
     assert learner.attention("p") == pytest.approx(40_000, rel=0.2)
     assert learner.attention("q") == 0.0
@@ -195,7 +197,7 @@ def test_rates_are_always_usable(events: list[tuple[str, float, float]]) -> None
     for kind, seconds, number in events:
         now += 0.3
         if kind == "first":
-            service = Service(seconds, number, True)
+            service = Service(seconds, number, seconds)
             learner.first_token(candidates[0], now + seconds, service, Prefill(number, number, number, 1.0))
         elif kind == "scrape":
             learner.scraped(0, seconds, int(number), now)
@@ -212,7 +214,7 @@ def test_a_configured_attention_length_is_where_learning_begins() -> None:
         tokens = float(generator.choice([1_500, 4_000, 16_000, 60_000]))
         seconds = tokens * (1 + tokens / 2 / 60_000) / 10_000
         prefill = Prefill(tokens, tokens, tokens, 1.0, attention=60_000.0)
-        learner.first_token(endpoint, now + seconds, Service(seconds, tokens, True), prefill)
+        learner.first_token(endpoint, now + seconds, Service(seconds, tokens, seconds), prefill)
         now += seconds
     assert learner.attention("p") == pytest.approx(60_000, rel=0.1)
 
@@ -225,7 +227,9 @@ def test_attention_is_forgotten_with_the_engines_it_was_learnt_of() -> None:
         for endpoint in known:
             for tokens in (2_000.0, 30_000.0):
                 seconds = tokens * (1 + tokens / 2 / 90_000) / 10_000
-                learner.first_token(endpoint, 1.0, Service(seconds, tokens, True), Prefill(tokens, tokens, tokens, 1.0))
+                learner.first_token(
+                    endpoint, 1.0, Service(seconds, tokens, seconds), Prefill(tokens, tokens, tokens, 1.0)
+                )
     learner.remove(0)
     assert learner.attention("p") > 0
     learner.remove(1)

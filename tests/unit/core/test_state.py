@@ -116,6 +116,17 @@ def test_memory_in_flight_is_put_back() -> None:
     ]
 
 
+def test_ranks_are_put_back() -> None:
+    """They drain the queue elsewhere as they do here."""
+    fleet = Kept(2, ranks=4)
+    for number in range(40):
+        fleet.pick(request(text(number, 8000)), subset={"10.0.0.11:8000"})
+    again = restored(written(fleet))
+    assert [endpoint.ranks for endpoint in again.endpoints] == [4, 4]
+    asked = request(text(99, 8000))
+    assert _costs(again.pick(asked)) == pytest.approx(_costs(fleet.pick(asked)))
+
+
 def test_no_block_may_be_wanted() -> None:
     """Without blocks there are no hashes of prompts in the state."""
     assert all(endpoint.newest_blocks == () for endpoint in written(busy(), blocks=0).endpoints)

@@ -182,6 +182,21 @@ def test_check_says_what_changes_nothing(tmp_path: Path, capsys: pytest.CaptureF
     assert printed.err == f"kvpicker: --tracing changes nothing: {IGNORED['tracing']}\n"
 
 
+def test_check_says_which_flags_others_leave_nothing_to_do(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A chart may pass them, so they are no error; but none of them is ignored without a word."""
+    path = tmp_path / "kvpicker.yaml"
+    path.write_text(
+        FILE + "listen: ['127.0.0.1:7000']\nhealth_listen: []\nadmin: {listen: '127.0.0.1:7001', pages: all}\n"
+    )
+    words = ("--pool-namespace", "ns", "--address", "127.0.0.2", "--secure-serving=false", "--cert-path", "/c")
+    assert main(["epp", "--check", "--config", str(path), *words, "--client-ca", "/ca"]) == 0
+    told = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in told] == ["--cert-path", "--client-ca", "--pool-namespace", "--address"]
+    used = ("--pool-name", "vllm", "--pool-namespace", "ns", "--address", "127.0.0.2", "--secure-serving=false")
+    assert main(["epp", "--check", "--config", str(path), *used, "--grpc-port", "7002"]) == 0
+    assert capsys.readouterr().err == ""
+
+
 def test_check_looks_at_the_certificates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 from typing import Any
 
+import pytest
+
 from ext_proc.explain.table import show
 
 PICKED: dict[str, Any] = {
@@ -27,10 +29,10 @@ TERMS = {"queue_ms": 1.0, "prefill_ms": 2.0, "interference_ms": 3.0, "backlog_ms
 TERMS["copying_ms"] = -0.5
 
 
-def shown(candidates: list[dict[str, Any]]) -> str:
+def shown(candidates: list[dict[str, Any]], **told: str) -> str:
     """Return what is printed."""
     output = io.StringIO()
-    show({**PICKED, "candidates": candidates}, output)
+    show({**PICKED, **told, "candidates": candidates}, output)
     return output.getvalue()
 
 
@@ -62,7 +64,7 @@ def test_other_strategies_have_one_column() -> None:
     """A cost that is no time is shown alone; one without an end is in words."""
     output = shown([row(12, cost=3.0), row(11, cost=None)])
     assert "queue" not in output
-    assert (cells(output, "10.0.0.12:8000")[-1], cells(output, "10.0.0.11:8000")[-1]) == ("3.0", "endless")
+    assert (cells(output, "10.0.0.12:8000")[-1], cells(output, "10.0.0.11:8000")[-1]) == ("3", "endless")
 
 
 def test_scores_have_a_column_each() -> None:
@@ -92,3 +94,22 @@ def test_names_of_strangers_are_no_markup() -> None:
     output = shown([row(12, cost=3.0)])
     assert "[bold]m[/bold]" in output
     assert "prefixes are not looked at (no_prompt), only its beginning was read" in output
+
+
+def test_a_cost_says_what_it_counts() -> None:
+    """Whoever reads a number of turns, requests or draws does not take it for milliseconds."""
+    output = shown([row(12, cost=331.0), row(11, cost=0.421)], cost_counts="its last turn")
+    assert "cost (its last turn)" in output
+    assert (cells(output, "10.0.0.12:8000")[-1], cells(output, "10.0.0.11:8000")[-1]) == ("331", "0.421")
+
+
+def test_what_does_not_fit_has_no_time() -> None:
+    """Where the whole memory is smaller than the prompt nothing is shown that looks like a wait."""
+    output = shown([row(12, **TERMS, cost_ms=15.0), row(11, **{**TERMS, "memory_ms": None}, cost_ms=None)])
+    assert cells(output, "10.0.0.11:8000")[-8:] == ["1.0", "2.0", "3.0", "4.0", "-0.5", "does", "not", "fit"]
+
+
+@pytest.mark.parametrize(("code", "said"), [("tie", "(tie: equal to the next)"), ("mine", "(mine)")])
+def test_a_reason_is_told_in_words(code: str, said: str) -> None:
+    """The code is for looking it up; those of third parties stand alone."""
+    assert said in shown([row(12, cost=1.0)], reason=code).splitlines()[0]

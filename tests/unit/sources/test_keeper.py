@@ -79,6 +79,15 @@ def test_endpoints_reach_registry_ledger_and_envoy(kept: Kept) -> None:
     assert len(kept.core.ledger._loads) == 2
 
 
+def test_ranks_are_those_of_the_endpoint_or_of_the_pool(kept: Kept) -> None:
+    """An endpoint that says how many it has has them; another has as many as its pool listens to."""
+    listed = f"endpoints: ['{A}', {{address: '{B}', ranks: 2}}]"
+    kept.configure(f"pools: {{p: {{{listed}, kv_events: {{port: 1, ranks: 4}}}}}}")
+    assert [endpoint.ranks for endpoint in kept.core.registry.snapshot.endpoints] == [4, 2]
+    kept.configure(f"pools: {{p: {{{listed}}}}}")
+    assert [endpoint.ranks for endpoint in kept.core.registry.snapshot.endpoints] == [1, 2]
+
+
 def test_removed_endpoint_loses_its_state(kept: Kept) -> None:
     """What was known of an endpoint goes with it, so that a successor inherits nothing (E04)."""
     kept.configure(f"pools: {{p: {{endpoints: ['{A}', '{B}']}}}}")

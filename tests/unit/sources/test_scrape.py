@@ -72,7 +72,7 @@ class Scraping:
         """Keep the word."""
         self.sleeps.append((endpoint.address, signals.asleep, signals.sleep_level))
 
-    def capacity_learnt(self, change: Change) -> None:
+    def size_learnt(self, change: Change) -> None:
         """Keep the change."""
         self.changes.append(change)
 
@@ -136,6 +136,17 @@ async def test_a_configured_capacity_stands() -> None:
         await until(lambda: scraping.results["ok"] > 1)
         assert scraping.endpoint(engine).kv_tokens == 5
     assert scraping.changes == []
+
+
+async def test_the_ranks_of_an_engine_are_counted() -> None:
+    """As many as tell what they run."""
+    scraping = Scraping()
+    async with serving() as engine, scraping.running():
+        lines = "".join(f'vllm:num_requests_running{{engine="{rank}"}} 0\n' for rank in range(4)).encode()
+        engine.answer = page(lines)
+        scraping.list(engine.address)
+        await until(lambda: scraping.endpoint(engine).ranks == 4)
+    assert [change.updated[0].ranks for change in scraping.changes] == [4]
 
 
 async def test_c01_missing_signals_are_counted_by_name() -> None:

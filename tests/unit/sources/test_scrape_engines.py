@@ -191,6 +191,7 @@ def test_c04_ranks_are_added_up_and_shares_averaged() -> None:
     """An endpoint that fronts four ranks has the work of all, and the mean of their memory."""
     found = read("C04")
     assert found.running == 12
+    assert found.ranks == 4
     assert found.kv_usage == pytest.approx(0.3)
 
 
@@ -202,6 +203,7 @@ def test_c04_the_same_labels_in_another_order_are_the_same_rank() -> None:
         'vllm:num_requests_running{model_name="m", engine="0",} 5\n'
     )
     assert signals(page).running == 7.0
+    assert signals(page).ranks == 2
 
 
 def test_c06_a_page_without_the_families_says_nothing() -> None:

@@ -47,6 +47,7 @@ class Notes(NoObserver):
     def refused(self, request: Any, refusal: Any, filters: Any) -> None:
         """Note it."""
         self.heard.append(("refused", refusal.reason))
+        self.heard.append(("left", [str(report) for report in filters]))
 
     def waited(self, pool: str, result: str, seconds: float) -> None:
         """Note it."""

@@ -135,6 +135,17 @@ async def test_a_full_queue_answers_in_the_shape_of_the_api(path: str) -> None:
     assert picking.notes.all("refused") == ["queue_full"]
 
 
+async def test_every_refusal_says_what_the_filters_left() -> None:
+    """Of one that was never tried too: it found no place behind others, or waited there as long as it may."""
+    picking = Picking(CONFIG.replace("wait_s: 5", "wait_s: 0.01"))
+    opened(picking)
+    waiting = [opened(picking)[1] for _ in range(2)]
+    opened(picking)
+    await asyncio.gather(*map(second, waiting))
+    assert picking.notes.all("refused") == ["queue_full", "waited_in_vain", "waited_in_vain"]
+    assert [left[-1] for left in picking.notes.all("left")] == ["capacity: 0 of 1 match"] * 3
+
+
 async def test_the_time_of_a_wait_ends_in_429() -> None:
     """By the clock of the event loop, before Envoy's patience does."""
     picking = Picking(CONFIG.replace("wait_s: 5", "wait_s: 0.01"))

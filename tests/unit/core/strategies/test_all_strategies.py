@@ -197,3 +197,12 @@ def test_costs_said_to_be_in_seconds_are_the_sum_of_their_terms(
     for terms in Terms(candidates, ranking, seen.hits, [load.in_flight for load in seen.loads]):
         whole = terms.queue + terms.prefill + terms.backlog + terms.interference + terms.memory + terms.copying
         assert not terms.in_seconds or terms.cost == pytest.approx(whole)
+
+
+@pytest.mark.parametrize("name", sorted(EVERY))
+def test_a_cost_is_time_or_says_what_it_counts(name: str) -> None:
+    """Nobody who reads an explanation has to guess the unit."""
+    fleet = Fleet(2, load_strategy(*EVERY[name]))
+    for _ in range(3):
+        terms = fleet.pick(request(text(1))).terms
+        assert terms[0].in_seconds != bool(terms[0].counts)

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ext_proc.core.explanation import costs
 from ext_proc.core.load import Load
 from ext_proc.core.model import Endpoint
 from ext_proc.core.sharing import Sharing
@@ -43,20 +44,23 @@ def _sharing(tokens: int) -> Sharing:
 def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[float]:
     """The docstring of the strategy, term by term, with its default parameters."""
     rows, works = [], []
-    least = min((endpoint.kv_tokens for endpoint in candidates if endpoint.kv_tokens), default=float("inf"))
+    least = min(
+        (endpoint.kv_tokens // endpoint.ranks for endpoint in candidates if endpoint.kv_tokens), default=float("inf")
+    )
     rates = seen.rates or [0.0] * len(candidates)
     for endpoint, load, hit, rate in zip(candidates, seen.loads, seen.hits, rates, strict=True):
-        m, capacity = load.tokens, endpoint.kv_tokens or least
+        n = endpoint.ranks
+        m, capacity = load.tokens / n, endpoint.kv_tokens // n if endpoint.kv_tokens else least
         u = max(length - hit, 16)
         s = u * (1 + (length - u / 2) / (seen.attention or 24_000)) / (rate or 8000.0)
         w = max(0.0, load.busy_until - seen.now)
-        h = load.pinned
+        h = load.pinned / n
         e = max(0.0, h + length - _common(load, seen) - capacity)
         if seen.lasting > 4:
             h, e = m, max(0.0, m + length + seen.output - 0.95 * capacity)
         h = max(h, 0.0)
         k = seen.residence * ((min(e, h) / h if h else 0.0) + max(0.0, e - h))
-        rows.append((w, s, k, load.in_flight))
+        rows.append((w, s, k, load.in_flight / n))
         works.append(u * (1 + (length - u / 2) / (seen.attention or 24_000)))
     q = min(w + k for w, _, k, _ in rows)
     costs = [w + s * (1 + min(2, q) + 0.03 * min(n, 64)) + k for w, s, k, n in rows]
@@ -77,6 +81,7 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
     st.booleans(),
     st.tuples(st.integers(0, 40), st.integers(0, 40)),
     st.integers(0, 50_000),
+    st.sampled_from([[1], [1], [1, 4], [3, 8]]),
 )
 def test_costs_follow_the_formula(
     length: int,
@@ -86,10 +91,12 @@ def test_costs_follow_the_formula(
     known: bool,
     alike: tuple[int, int],
     shared: int,
+    ranks: list[int],
 ) -> None:
-    """For any loads, hits, sizes, rates, siblings and shared beginnings each cost is what the formula gives."""
+    """For any loads, hits, sizes, ranks, rates, siblings and shared beginnings each cost is what the formula gives."""
     candidates = [
-        Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size) for slot, (_, _, size, _) in enumerate(drawn)
+        Endpoint(address=f"a:{slot}", pool="p", slot=slot, kv_tokens=size, ranks=ranks[slot % len(ranks)])
+        for slot, (_, _, size, _) in enumerate(drawn)
     ]
     rates = [rate for *_, rate in drawn] if known else ()
     hits = [min(hit, length) for _, hit, _, _ in drawn]
@@ -99,6 +106,18 @@ def test_costs_follow_the_formula(
     seen = context(loads, hits, now=now, **told)
     costs = LeastWait().rank(request(prompt_tokens=length), candidates, seen).costs
     assert costs == pytest.approx(_formula(length, candidates, seen))
+
+
+def test_ranks_share_requests_and_memory() -> None:
+    """An engine of four ranks with four times the work and the memory of another costs what that one costs."""
+    one = Endpoint(address="a:0", pool="p", slot=0, kv_tokens=100_000)
+    four = Endpoint(address="a:1", pool="p", slot=1, kv_tokens=400_000, ranks=4)
+    loads = [Load(10, 99_000, 1.0), Load(40, 396_000, 1.0)]
+    ranking = LeastWait().rank(request(prompt_tokens=8000), [one, four], context(loads))
+    assert ranking.costs[0] == pytest.approx(ranking.costs[1])
+    assert ranking.memories[0] > 0
+    terms = Terms([one, four], ranking, [0, 0], [10, 40])[1]
+    assert terms.wait + terms.interference + terms.backlog == pytest.approx(ranking.costs[1])
 
 
 def test_terms_add_up_to_the_cost() -> None:
@@ -280,3 +299,19 @@ def test_parameters_that_make_no_sense_are_refused(wrong: dict[str, float]) -> N
     """What cannot be divided by, and what is not known, is an error of the configuration."""
     with pytest.raises(msgspec.ValidationError):
         msgspec.convert(wrong, LeastWaitParameters)
+
+
+def test_a_prompt_larger_than_a_memory_is_said_not_to_fit() -> None:
+    """It goes where there is room; where there is none it is sent all the same, and the explanation has no time."""
+    fleet = Fleet(2, kv_tokens=50_000)
+    decision = fleet.pick(request(prompt_tokens=60_000))
+    assert [terms.unfit for terms in decision.terms] == [True, True]
+    assert [(costs(terms)["cost_ms"], costs(terms)["memory_ms"]) for terms in decision.terms] == [(None, None)] * 2
+    large = Endpoint(address="a:1", pool="p", slot=1, kv_tokens=400_000, ranks=4)
+    small = Endpoint(address="a:0", pool="p", slot=0, kv_tokens=90_000)
+    unknown = Endpoint(address="a:2", pool="p", slot=2)
+    candidates = [small, large, unknown]
+    ranking = LeastWait().rank(request(prompt_tokens=95_000), candidates, context([Load()] * 3))
+    assert ranking.unfit == {0, 2}
+    assert ranking.costs.index(min(ranking.costs)) == 1
+    assert not LeastWait().rank(request(prompt_tokens=80_000), candidates, context([Load()] * 3)).unfit

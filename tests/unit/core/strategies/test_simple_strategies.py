@@ -163,6 +163,7 @@ class Broken:
         Ranking([1.0, 2.0], scores={"x": [1.0]}),
         Ranking([1.0, 2.0], scores=7),
         Ranking([1.0, 2.0], inside=7),
+        Ranking([1.0, 2.0], counts=7),
         SystemExit(3),
     ],
     ids=[
@@ -201,6 +202,7 @@ class Broken:
         "short scores",
         "scores no mapping",
         "inside not text",
+        "counts not text",
         "exits",
     ],
 )
