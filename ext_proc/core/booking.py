@@ -52,7 +52,7 @@ class Booking:
             token_hits: expects the engine to report the prompt; None if none reports.
         """
         decision, chain, prefill = choice.decision, choice.chain, choice.prefill
-        endpoint, request, now = decision.chosen, decision.request, decision.decided_at
+        endpoint, request, now = decision.endpoints[0], decision.request, decision.decided_at
         if not request.unhashed:
             self._reuse.add(chain, choice.size.estimated, choice.deepest)
         learnt = NOTHING_LEARNT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 
 from ext_proc.core.caps import NO_CAPS, Caps
 from ext_proc.core.expectations import Expectations
@@ -11,7 +11,6 @@ from ext_proc.core.generator import Generator
 from ext_proc.core.ledger import Ledger
 from ext_proc.core.model import GENERATING, NEARLY_FREE, Endpoint, InferenceRequest
 from ext_proc.core.pool import Registry
-from ext_proc.core.snapshot import Snapshot
 
 
 class CapacityGate:
@@ -37,14 +36,20 @@ class CapacityGate:
         self._ledger = ledger
         self._expectations = expectations
         self._pools: Mapping[str, Caps] = {}
-        self._seen: Snapshot | None = None
         self._caps: dict[int, Caps] = {}
         self.is_suspended = False
+        registry.subscribe(self._read)
+        self._read()
 
     def configure(self, pools: Mapping[str, Caps]) -> None:
         """Set the caps of endpoints that have none of their own, by pool."""
         self._pools = pools
-        self._seen = None
+        self._read()
+
+    @property
+    def special(self) -> Sequence[Sized]:
+        """The caps that there are."""
+        return (self._caps,)
 
     def admit(
         self,
@@ -54,8 +59,6 @@ class CapacityGate:
         generator: Generator,  # noqa: ARG002  as above
     ) -> Sequence[Endpoint]:
         """Return the endpoints with room for the request."""
-        if self._registry.snapshot is not self._seen:
-            self._read()
         if not self._caps or self.is_suspended or request.operation in NEARLY_FREE:
             return candidates
         claim = self.claim(request)
@@ -64,8 +67,6 @@ class CapacityGate:
 
     def caps(self, slot: int) -> Caps:
         """Return the caps that hold at a slot."""
-        if self._registry.snapshot is not self._seen:
-            self._read()
         return self._caps.get(slot, NO_CAPS)
 
     def claim(self, request: InferenceRequest) -> float:
@@ -88,9 +89,8 @@ class CapacityGate:
         return caps.tokens is None or not load.tokens or load.tokens + claim <= caps.tokens
 
     def _read(self) -> None:
-        self._seen = snapshot = self._registry.snapshot
-        self._caps = {}
-        for endpoint in snapshot.endpoints:
+        self._caps.clear()
+        for endpoint in self._registry.snapshot.endpoints:
             caps = endpoint.caps.over(self._pools.get(endpoint.pool, NO_CAPS))
             if caps != NO_CAPS:
                 self._caps[endpoint.slot] = caps

@@ -11,7 +11,7 @@ from ext_proc.core.attempts import NO_ATTEMPTS, Attempt, Blame
 from ext_proc.core.expectations import Expectations
 from ext_proc.core.health import HealthMonitor
 from ext_proc.core.ledger import Lease, Ledger
-from ext_proc.core.model import GENERATING, ILLNESS, Ending, Endpoint, IndexMode, Outcome
+from ext_proc.core.model import GENERATING, ILLNESS, Ending, Endpoint, IndexMode, InferenceRequest, Outcome
 from ext_proc.core.observer import Observer
 from ext_proc.core.patience import Patience
 from ext_proc.core.picker import EndpointPicker
@@ -26,6 +26,8 @@ _LEAST_COUNTED = 64
 
 _TOLERATED_ERROR = 0.05
 """Share of a prompt that may be missing without meaning that the engine lost something: estimates are no better."""
+
+_OK = Ending.OK  # looked up once, since each look at an enumeration costs as much as a call
 
 _NOTHING_CACHED = frozenset(
     {Ending.CONNECT_FAILURE, Ending.RESET, Ending.SERVER_ERROR, Ending.OVERLOADED, Ending.CLIENT_ERROR, Ending.LOCAL}
@@ -172,14 +174,15 @@ class Feedback:
             now: monotonic seconds.
             attempts: those of its attempts that are known to have failed, in their order.
         """
-        is_good = outcome.ending is Ending.OK
+        is_good = outcome.ending is _OK
         lease = self._ledger.end(outcome.decision_id, now, answered_by=outcome.served if is_good else None)
         if lease is None:
             return False
         if lease.first_token is not None:
             outcome = msgspec.structs.replace(outcome, first_token=lease.first_token)
         decision, served = lease.decision, self._served(lease, outcome)
-        generated = _generated(lease, outcome) if decision.request.operation in GENERATING else None
+        request, is_chosen = decision.request, served is decision.endpoints[0]
+        generated = _generated(request, outcome) if request.operation in GENERATING else None
         blamed = (outcome.attempts > 1 or attempts or lease.blamed) and self._blame.settle(
             decision, outcome, served, attempts, now, lease.blamed
         )
@@ -188,18 +191,17 @@ class Feedback:
         if current is not None and not blamed and not is_excused:
             self._note_conduct(current, lease, outcome, generated, now)
         if self._picker.token_hits is not None:
-            computed = served is decision.endpoints[0] and not _is_useless(outcome)
-            self._picker.token_hits.ended(decision.id, now, computed=computed)
-        if not is_good or served is not decision.endpoints[0]:
+            self._picker.token_hits.ended(decision.id, now, computed=is_chosen and not _is_useless(outcome))
+        if not is_good or not is_chosen:
             self._correct_index(lease, outcome, served)
             self._rates.cancelled(decision.endpoints[0].slot, decision.id)
         is_kept = is_good or not (is_excused or _is_useless(outcome))  # what was cut by a sleep is gone with the cache
         if current is not None and lease.learnt.chain and is_kept:
-            request, known = decision.request, self._registry.snapshot.known
-            answer = self._expectations.of(known(request.model)).answer(generated, request.output_tokens)
+            model = self._registry.snapshot.known(request.model)
+            answer = self._expectations.of(model).answer(generated, request.output_tokens)
             self._index.ended(current.slot, lease.learnt.chain, answer)
         if is_good:
-            if decision.request.operation in GENERATING and not is_excused:
+            if request.operation in GENERATING and not is_excused:
                 self._learn(lease, outcome, current, generated)
             if outcome.response_id and served is not None:
                 self._picker.responses.tie(outcome.response_id, served.address, now)
@@ -306,7 +308,7 @@ class Feedback:
         self._health.note(served, ending, now, lease.decision.decided_at)
         seconds = max(outcome.duration - lease.decision.request.waited, 0.0)
         knowledge.reputations.note(served, ending, now, seconds=seconds, tokens=generated)
-        if ending is Ending.OK and model in served.models:
+        if ending is _OK and model in served.models:
             knowledge.served.note(served, model)
 
     def _correct_index(self, lease: Lease, outcome: Outcome, served: Endpoint | None) -> None:
@@ -331,19 +333,18 @@ class Feedback:
         return self._registry.snapshot.by_address.get(address)
 
     def _is_current(self, endpoint: Endpoint) -> bool:
-        known = self._find(endpoint.address)
-        return known is not None and known.generation == endpoint.generation
+        known = self._registry.snapshot.by_address.get(endpoint.address)
+        return known is endpoint or (known is not None and known.generation == endpoint.generation)
 
 
 def _is_useless(outcome: Outcome) -> bool:
     """Tell whether the engine cannot be believed to have computed the prompt."""
-    is_unreached = outcome.served is None and outcome.ending is not Ending.OK
-    return is_unreached or outcome.ending in _NOTHING_CACHED
+    return outcome.ending is not _OK and (outcome.served is None or outcome.ending in _NOTHING_CACHED)
 
 
-def _generated(lease: Lease, outcome: Outcome) -> int | None:
+def _generated(request: InferenceRequest, outcome: Outcome) -> int | None:
     """Return how many tokens were generated; never more than the client allowed."""
-    tokens, limit = outcome.usage.completion_tokens, lease.decision.request.output_tokens
+    tokens, limit = outcome.usage.completion_tokens, request.output_tokens
     return tokens if tokens is None or limit is None else min(tokens, limit)
 
 

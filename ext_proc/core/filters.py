@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Sized
 from types import MappingProxyType
 from typing import Protocol
 
@@ -34,9 +34,14 @@ class Gate(Protocol):
 
     Attributes:
         name: what the explanation of a decision calls it.
+        special: what it keeps of endpoints that it may leave out. It is not asked while all of that is empty.
     """
 
     name: str
+
+    @property
+    def special(self) -> Sequence[Sized]:
+        """Always the same objects."""
 
     def admit(
         self, candidates: Sequence[Endpoint], request: InferenceRequest, now: float, generator: Generator
@@ -68,7 +73,7 @@ class Filters:
 
     def __init__(self, gates: Sequence[Gate]) -> None:
         self._gates = tuple(gates)
-        self._admits = tuple([gate.admit for gate in gates])
+        self._special = tuple([kept for gate in gates for kept in gate.special])
         self._snapshot: Snapshot | None = None
         self._unfiltered: dict[int, tuple[FilterReport, ...]] = {}
 
@@ -89,24 +94,42 @@ class Filters:
             now: monotonic seconds.
             generator: for gates that let some requests through.
         """
-        left: Sequence[Endpoint] = meant(request, snapshot)
-        reports: tuple[FilterReport, ...] | None = None
-        if subset is not None or not left:
-            reports = (FilterReport("model", len(snapshot.endpoints), len(left), left),)
+        whole = meant(request, snapshot)
+        if subset is None and whole:
+            if not any(self._special):
+                return self._of_all(snapshot, whole)
+            for place, gate in enumerate(self._gates):
+                admitted = gate.admit(whole, request, now, generator)
+                if admitted is not whole:
+                    reports = (*self._of_all(snapshot, whole)[: place + 1], self._report(place, whole, admitted))
+                    return self._narrowed(reports, place + 1, request, now, generator)
+            return self._of_all(snapshot, whole)
+        reports = (FilterReport("model", len(snapshot.endpoints), len(whole), whole),)
         if subset is not None:
-            before, left = len(left), [endpoint for endpoint in left if endpoint.address in subset]
-            reports = (*(reports or ()), FilterReport("subset", before, len(left), left))
-        for place, admit in enumerate(self._admits):
+            allowed = [endpoint for endpoint in whole if endpoint.address in subset]
+            reports = (*reports, FilterReport("subset", len(whole), len(allowed), allowed))
+        return self._narrowed(reports, 0, request, now, generator)
+
+    def _narrowed(
+        self,
+        reports: tuple[FilterReport, ...],
+        first: int,
+        request: InferenceRequest,
+        now: float,
+        generator: Generator,
+    ) -> tuple[FilterReport, ...]:
+        """Return the reports on the filters so far and on the gates from a place on, as long as somebody is left."""
+        left = reports[-1].left
+        for place, gate in enumerate(self._gates[first:], first):
             if not left:
                 break
-            admitted = admit(left, request, now, generator)
-            if reports is None:
-                if admitted is left:
-                    continue
-                reports = self._of_all(snapshot, left)[: place + 1]
-            reports = (*reports, FilterReport(self._gates[place].name, len(left), len(admitted), admitted))
+            admitted = gate.admit(left, request, now, generator)
+            reports = (*reports, self._report(place, left, admitted))
             left = admitted
-        return self._of_all(snapshot, left) if reports is None else reports
+        return reports
+
+    def _report(self, place: int, before: Sequence[Endpoint], left: Sequence[Endpoint]) -> FilterReport:
+        return FilterReport(self._gates[place].name, len(before), len(left), left)
 
     def _of_all(self, snapshot: Snapshot, left: Sequence[Endpoint]) -> tuple[FilterReport, ...]:
         """Return the reports on candidates of whom no gate removes any."""

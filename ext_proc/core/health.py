@@ -7,7 +7,7 @@ then one request at a time is sent for a trial. Only so many of a pool are eject
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from math import inf
 
@@ -107,8 +107,15 @@ class HealthMonitor:
             slot: of the endpoint.
             sent: when the request was sent; None if that is not known.
         """
-        heard_from = self._deaf.get(slot, -inf) if self._deaf else -inf
+        if not self._deaf:
+            return False
+        heard_from = self._deaf.get(slot, -inf)
         return heard_from == inf or (sent is not None and sent < heard_from)
+
+    @property
+    def special(self) -> Sequence[Sized]:
+        """What is kept of endpoints that are not simply ready."""
+        return (self._special,)
 
     @property
     def all_ready(self) -> bool:

@@ -23,6 +23,7 @@ from ext_proc.core.siblings import Siblings
 
 _OVERSTAY = 5.0
 _MOST_SEARCHED = 4096
+_MOST_ROWS = 64
 _LEAST_STAY = 60.0
 _CROWDED = 0.5
 """Share of an endpoint's KV memory from which on it is worth counting what requests have in common."""
@@ -100,6 +101,7 @@ class Ledger:
         self._renewal_timeout = renewal_timeout
         self._renewed = False
         self._loads: dict[int, Load] = {}
+        self._rows: dict[int, tuple[Sequence[int], list[Load]]] = {}
         self._idle = Load()
         self._leases: dict[str, Lease] = {}
         self.siblings = Siblings()
@@ -124,6 +126,7 @@ class Ledger:
     def add(self, slot: int) -> None:
         """Begin to count for a slot that a new endpoint got."""
         self._loads[slot] = Load()
+        self._rows.clear()
 
     def serve(self, slot: int, ranks: int) -> None:
         """Let so many data-parallel ranks serve a slot's queue; an unknown slot has none."""
@@ -134,6 +137,7 @@ class Ledger:
     def remove(self, slot: int) -> None:
         """Stop counting for a slot; leases of its endpoint go on and end without effect on a successor."""
         self._loads.pop(slot, None)
+        self._rows.clear()
 
     def load(self, slot: int) -> Load:
         """Return what is in flight at a slot; an unknown one has nothing in flight."""
@@ -141,7 +145,15 @@ class Ledger:
 
     def loads_of(self, slots: Sequence[int]) -> list[Load]:
         """Return what is in flight at each slot; not to be altered."""
-        return list(map(self._loads.get, slots, repeat(self._idle)))
+        row = self._rows.get(id(slots))
+        if row is not None and row[0] is slots:
+            return row[1]
+        loads = list(map(self._loads.get, slots, repeat(self._idle)))
+        if type(slots) is tuple:  # what is altered by nobody may be looked up once
+            if len(self._rows) >= _MOST_ROWS:
+                self._rows.clear()
+            self._rows[id(slots)] = slots, loads
+        return loads
 
     def take(
         self,

@@ -9,7 +9,7 @@ here: another gate leaves it out.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence, Sized
 from collections.abc import Set as AbstractSet
 from functools import partial
 
@@ -111,6 +111,11 @@ class Lifecycle:
         self._kept: dict[tuple[str, str], Order] = {}
         self._kept_until = self._heard = 0.0
         self._mistaken: list[tuple[Mark, Stage]] = []
+
+    @property
+    def special(self) -> Sequence[Sized]:
+        """What is kept of endpoints that are cordoned, draining, drained or unready."""
+        return self._marks, self._unready
 
     def admit(
         self,

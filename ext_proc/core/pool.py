@@ -72,6 +72,9 @@ class Registry:
     slot and generation; a change of identity, or an address that was gone in between, makes a different
     endpoint that inherits nothing. An address that several pools list is one endpoint and belongs to the pool
     that began to list it last; if that pool drops it, it falls to the one before.
+
+    Attributes:
+        snapshot: the endpoints as they are, to be read only; the same object until something changes.
     """
 
     def __init__(self, default_pool: str | None = None) -> None:
@@ -82,12 +85,7 @@ class Registry:
         self._slots = Slots()
         self._generation = 0
         self._listeners: list[Callable[[], None]] = []
-        self._snapshot = Snapshot.of((), default_pool=default_pool)
-
-    @property
-    def snapshot(self) -> Snapshot:
-        """The endpoints as they are; the same object until something changes."""
-        return self._snapshot
+        self.snapshot = Snapshot.of((), default_pool=default_pool)  # no property: each decision reads it some times
 
     def subscribe(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Tell a listener, which must not raise, of each new snapshot until the function is called that is returned."""
@@ -226,10 +224,10 @@ class Registry:
     def _publish(self) -> None:
         entries = self._entries.values()
         served_as_base = _NO_MODELS.union(*(entry.endpoint.models - entry.secondary for entry in entries))
-        self._snapshot = Snapshot.of(
+        self.snapshot = Snapshot.of(
             (entry.endpoint for entry in entries),
             default_pool=self._default_pool,
-            version=self._snapshot.version + 1,
+            version=self.snapshot.version + 1,
             pools=self._pool_models,
             models=_NO_MODELS.union(*self._pool_models.values()),
             secondary=_NO_MODELS.union(*(entry.secondary for entry in entries)) - served_as_base,

@@ -83,6 +83,7 @@ class ObservedIndex:
         self._slots: dict[int, Holdings] = {}
         self._nothing = Holdings()
         self._total = 0
+        self._usual = 1
 
     @property
     def fill(self) -> float:
@@ -114,7 +115,8 @@ class ObservedIndex:
         """Return how many leading blocks of a chain, of at least one block, each slot holds."""
         get, nothing, first, count = self._slots.get, self._nothing, chain[0], len(chain)
         found = []
-        depth = 1
+        # Many hold what all prompts of an application begin with, few what their conversation goes on with: two depths.
+        depth = other = min(self._usual, count)
         for slot in slots:
             held = get(slot, nothing)
             stamp, floor = held.stamps.get, held.floor
@@ -123,8 +125,9 @@ class ObservedIndex:
                 continue
             # Endpoints that share a prefix share all of it as a rule: begin where the one before ended.
             if stamp(chain[depth - 1], 0) <= floor or (depth < count and stamp(chain[depth], 0) > floor):
-                depth = held_depth(held.stamps, floor, chain, depth)
+                depth, other = held_depth(held.stamps, floor, chain, other), depth
             found.append(depth)
+        self._usual = depth
         return found
 
     def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:

@@ -25,6 +25,7 @@ from ext_proc.core.health_states import HealthState
 from ext_proc.core.model import ILLNESS, Ending, Endpoint
 
 _MEMORY = 0.9
+_MOST_WAITING = 32
 _HALF_LIFE = 120.0
 _HEALTH: Mapping[HealthState, float] = MappingProxyType(
     {
@@ -49,6 +50,8 @@ class _Record(msgspec.Struct, gc=False):
 class Reputations:
     """What outcomes say of every endpoint, by slot; a successor in the slot inherits nothing.
 
+    It is worked out when somebody asks, or when some outcomes have gathered: by the dozen they take half the time.
+
     Args:
         health: the states that weigh on the score.
     """
@@ -56,6 +59,7 @@ class Reputations:
     def __init__(self, health: HealthMonitor | None = None) -> None:
         self._health = health or HealthMonitor()
         self._records: dict[int, _Record] = {}
+        self._waiting: list[tuple[Endpoint, Ending, float, float, int | None]] = []
 
     def note(
         self, endpoint: Endpoint, ending: Ending, now: float, *, seconds: float = 0.0, tokens: int | None = None
@@ -69,18 +73,23 @@ class Reputations:
             seconds: how long the whole exchange took.
             tokens: how many tokens were generated; None if that is not known.
         """
-        ill = ending in ILLNESS
-        if not ill and ending is not Ending.OK:
-            return
+        self._waiting.append((endpoint, ending, now, seconds, tokens))
+        if len(self._waiting) >= _MOST_WAITING:
+            self._catch_up()
+
+    def _catch_up(self) -> None:
+        """Learn from the outcomes that wait for it, in their order."""
+        waiting, self._waiting = self._waiting, []
+        for endpoint, ending, now, seconds, tokens in waiting:
+            ill = ending in ILLNESS
+            if ill or ending is Ending.OK:
+                _learn(self._record(endpoint, now), ill=ill, now=now, seconds=seconds, tokens=tokens or 0)
+
+    def _record(self, endpoint: Endpoint, now: float) -> _Record:
         record = self._records.get(endpoint.slot)
         if record is None or record.generation != endpoint.generation:
             record = self._records[endpoint.slot] = _Record(endpoint.generation, now)
-        record.at = now
-        record.success += (1 - _MEMORY) * ((not ill) - record.success)
-        if not ill and tokens and seconds > 0:
-            record.seconds = _MEMORY * record.seconds + seconds
-            record.tokens = _MEMORY * record.tokens + tokens
-            record.latency = record.seconds / record.tokens or None
+        return record
 
     def latencies(self, candidates: Sequence[Endpoint]) -> list[float | None]:
         """Return the seconds per generated token of each candidate; None where they are not known."""
@@ -103,11 +112,22 @@ class Reputations:
         return [score * _HEALTH[state(endpoint.slot)] for score, endpoint in zip(scores, candidates, strict=True)]
 
     def _known(self, candidates: Sequence[Endpoint]) -> list[_Record | None]:
+        if self._waiting:
+            self._catch_up()
         get = self._records.get
         return [
             record if (record := get(endpoint.slot)) and record.generation == endpoint.generation else None
             for endpoint in candidates
         ]
+
+
+def _learn(record: _Record, *, ill: bool, now: float, seconds: float, tokens: int) -> None:
+    record.at = now
+    record.success += (1 - _MEMORY) * ((not ill) - record.success)
+    if not ill and tokens and seconds > 0:
+        record.seconds = _MEMORY * record.seconds + seconds
+        record.tokens = _MEMORY * record.tokens + tokens
+        record.latency = record.seconds / record.tokens or None
 
 
 def _speed(latency: float | None, usual: float) -> float:

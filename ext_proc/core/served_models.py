@@ -27,6 +27,8 @@ class ServedModels:
         if known is None or known[0] != endpoint.generation:
             known = self._models[endpoint.slot] = (endpoint.generation, OrderedDict())
         models = known[1]
+        if models and next(reversed(models)) == model:
+            return
         models[model] = None
         models.move_to_end(model)
         if len(models) > self._limit:

@@ -8,7 +8,7 @@ nobody has heard it for so long that it says nothing any more.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from collections.abc import Set as AbstractSet
 
 import msgspec
@@ -95,6 +95,11 @@ class Sleepers:
     def __contains__(self, slot: object) -> bool:
         """Tell whether the engine in a slot sleeps."""
         return slot in self._asleep
+
+    @property
+    def special(self) -> Sequence[Sized]:
+        """What is kept of engines that sleep."""
+        return (self._asleep,)
 
     @property
     def slots(self) -> AbstractSet[int]:

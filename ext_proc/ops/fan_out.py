@@ -1,8 +1,10 @@
-"""Tells several observers what happened."""
+"""Tells several observers what happened; of what comes with each request only those who listen to it."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from ext_proc.core.observer import NoObserver
 
 if TYPE_CHECKING:
     from ext_proc.core.errors import Refusal
@@ -15,11 +17,13 @@ class FanOut:
 
     def __init__(self, *observers: Observer) -> None:
         self._observers = observers
+        self._on_decision = [each.decided for each in observers if _listens(each, "decided")]
+        self._on_end = [each.finished for each in observers if _listens(each, "finished")]
 
     def decided(self, decision: Decision, seconds: float) -> None:
         """Forward it."""
-        for observer in self._observers:
-            observer.decided(decision, seconds)
+        for tell in self._on_decision:
+            tell(decision, seconds)
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """Forward it."""
@@ -48,8 +52,8 @@ class FanOut:
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
         """Forward it."""
-        for observer in self._observers:
-            observer.finished(decision, outcome)
+        for tell in self._on_end:
+            tell(decision, outcome)
 
     def strategy_failed(self, strategy: str, error: BaseException) -> None:
         """Forward it."""
@@ -60,3 +64,8 @@ class FanOut:
         """Forward it."""
         for observer in self._observers:
             observer.health_changed(endpoint, state, evidence, reason)
+
+
+def _listens(observer: Observer, event: str) -> bool:
+    """Tell whether an observer does anything about an event."""
+    return getattr(type(observer), event, None) is not getattr(NoObserver, event)

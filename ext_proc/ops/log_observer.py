@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from ext_proc.core.observer import NoObserver
 from ext_proc.ops.events import Event
 from ext_proc.ops.faults import evidence
-from ext_proc.ops.logs import json_line
+from ext_proc.ops.request_line import Finished, fields, rendered
 from ext_proc.ops.text import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from ext_proc.core.errors import Refusal
     from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome
     from ext_proc.ops.limited_log import LimitedLog
@@ -23,11 +26,15 @@ class LogObserver(NoObserver):
     Args:
         log: where lines go.
         lines: takes the lines of requests past structlog, in the same JSON; there are thousands of them a second.
+        clock: seconds since 1970.
     """
 
-    def __init__(self, log: LimitedLog, lines: LineWriter | None = None) -> None:
+    def __init__(
+        self, log: LimitedLog, lines: LineWriter | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
         self._log = log
         self._lines = lines
+        self._clock = clock
 
     def refused(self, request: InferenceRequest, refusal: Refusal, filters: tuple[FilterReport, ...]) -> None:
         """Log `request_refused`."""
@@ -54,13 +61,11 @@ class LogObserver(NoObserver):
         suppressed = self._log.admit_request(outcome.ending)
         if suppressed is None:
             return
-        fields = _finished(decision, outcome)
-        if suppressed:
-            fields["suppressed"] = suppressed
+        finished = Finished(self._clock(), suppressed, decision, outcome)
         if self._lines is None:
-            self._log.write(Event.REQUEST_FINISHED, fields)
+            self._log.write(Event.REQUEST_FINISHED, fields(finished))
         else:
-            self._lines.info(json_line("info", "request_finished", fields))
+            self._lines.later(rendered, finished)
 
     def strategy_failed(self, strategy: str, error: BaseException) -> None:
         """Log `strategy_failed` with the place in the code."""
@@ -71,27 +76,6 @@ class LogObserver(NoObserver):
         because = {"reason": reason} if reason else {}
         told = {"endpoint": endpoint.address, "pool": endpoint.pool, "state": state, "evidence": evidence}
         self._log.say(Event.HEALTH_CHANGED, **told, **because)
-
-
-def _finished(decision: Decision, outcome: Outcome) -> dict[str, object]:
-    request, usage = decision.request, outcome.usage
-    return {
-        "request_id": printable(outcome.request_id),
-        "decision_id": decision.id,
-        "model": _model(request),
-        "operation": request.operation,
-        "endpoint": outcome.served or decision.endpoints[0].address,
-        "status": outcome.status,
-        "ending": outcome.ending,
-        "attempts": outcome.attempts,
-        "prompt_tokens": usage.prompt_tokens or request.prompt_tokens,
-        "hit_tokens": decision.hit_tokens,
-        "cached_tokens": usage.cached_tokens,
-        "completion_tokens": usage.completion_tokens,
-        "first_token_ms": None if outcome.first_token is None else round(outcome.first_token * 1e3, 1),
-        "duration_ms": round(outcome.duration * 1e3, 1),
-        "reason": decision.reason,
-    }
 
 
 def _model(request: InferenceRequest) -> str | None:

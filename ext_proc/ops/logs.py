@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -21,6 +23,11 @@ Level: TypeAlias = Literal["debug", "info", "warning", "error"]
 Format: TypeAlias = Literal["json", "console"]
 
 _ENCODE = msgspec.json.Encoder(enc_hook=str).encode
+
+_MOST_WAITING = 32
+"""Lines that may wait to be made."""
+
+Told = TypeVar("Told")
 
 
 def configure(level: Level, format: Format, lines: LineWriter) -> Log:  # noqa: A002  # the name of the setting
@@ -38,7 +45,9 @@ def configure(level: Level, format: Format, lines: LineWriter) -> Log:  # noqa: 
 class LineWriter:
     """Writes lines to a stream; from warning on they are flushed at once, others with the next flush.
 
-    A stream that fails loses its lines, which are counted, and nothing else: a full disk must not stop requests.
+    Those that come with each request are made when some have gathered, and always before others and before a flush: by
+    the dozen they take half the time, since the processor has code and data at hand then. A stream that fails loses its
+    lines, which are counted, and nothing else: a full disk must not stop requests.
 
     Attributes:
         lost: how many lines were lost.
@@ -53,6 +62,7 @@ class LineWriter:
         self.is_terminal = stream.isatty()
         self.waits = asyncio.Event()
         self._stream = stream
+        self._waiting: deque[tuple[Callable[[Any], bytes], Any]] = deque()
 
     def info(self, line: bytes) -> None:
         """Write a line that may wait for company; for the thread of the event loop, as the others need not be."""
@@ -61,22 +71,51 @@ class LineWriter:
 
     debug = info
 
+    def later(self, make: Callable[[Told], bytes], told: Told) -> None:
+        """Write a line that will be made of what it tells; for the thread of the event loop.
+
+        Args:
+            make: makes the line.
+            told: what it is made of, which nobody alters any more.
+        """
+        self._waiting.append((make, told))
+        if len(self._waiting) == 1:  # whoever flushes is told once
+            self.waits.set()
+        elif len(self._waiting) >= _MOST_WAITING:
+            self._make()
+
     def error(self, line: bytes) -> None:
         """Write a line that somebody should see soon."""
         self._write(line)
         self.flush()
 
     def _write(self, line: bytes) -> None:
+        self._make()
+        self._put([line])
+
+    def _make(self) -> None:
+        """Make the lines that wait for it."""
+        waiting, lines = self._waiting, []
+        with suppress(IndexError):  # line by line, since lines of libraries may come from other threads
+            while waiting:
+                make, told = waiting.popleft()
+                lines.append(make(told))
+        self._put(lines)
+
+    def _put(self, lines: Sequence[bytes]) -> None:
+        if not lines:
+            return
         try:
-            self._stream.write(line + b"\n")
+            self._stream.write(b"\n".join([*lines, b""]))
             self.failing = False
         except (OSError, ValueError):
-            self.lost += 1
+            self.lost += len(lines)
             self.failing = True
 
     def flush(self) -> None:
         """Pass on what is waiting."""
         self.waits.clear()
+        self._make()
         try:
             self._stream.flush()
         except (OSError, ValueError):

@@ -20,12 +20,18 @@ if TYPE_CHECKING:
     from ext_proc.core.model import Decision, Endpoint, FilterReport, InferenceRequest, Outcome, Usage
     from ext_proc.ops.families import Family
 
+MOST_WAITING = 32
+"""Decisions, and ends, that may wait to be counted."""
+
 MOST_REASONS = 200
 """Pairs of strategy and reason that are counted by themselves."""
 
 
 class Metrics(NoObserver):
     """An observer that counts.
+
+    What comes with each request is counted when some have gathered, or when `catch_up` is called before counts are
+    read: by the dozen they take half the time, since the processor has code and data at hand then.
 
     `served` returns the models that some endpoint serves; only they become labels.
     """
@@ -38,6 +44,8 @@ class Metrics(NoObserver):
         self.first_tokens: dict[str, Histogram] = {}
         self.prediction_errors: dict[tuple[str, str], ErrorShare] = {}
         self._rejected: set[str] = set()
+        self._made: list[tuple[Decision, float]] = []
+        self._ended: list[tuple[Decision, Outcome]] = []
         self.models = ModelLabels(served)
         self.waits: dict[str, Histogram] = {}
         # Looked up once, because each look-up hashes a whole family.
@@ -58,7 +66,21 @@ class Metrics(NoObserver):
         self._missing = self.tallies[families.SCRAPE_MISSING]
 
     def decided(self, decision: Decision, seconds: float) -> None:
-        """Count the decision and the time it took."""
+        """Count the decision and the time it took, later."""
+        self._made.append((decision, seconds))
+        if len(self._made) >= MOST_WAITING:
+            self.catch_up()
+
+    def catch_up(self) -> None:
+        """Count what waits to be counted."""
+        made, self._made = self._made, []
+        for decision, seconds in made:
+            self._count_decision(decision, seconds)
+        ended, self._ended = self._ended, []
+        for decision, outcome in ended:
+            self._count_end(decision, outcome)
+
+    def _count_decision(self, decision: Decision, seconds: float) -> None:
         counts, labels = self._decisions.counts, (decision.strategy, decision.reason)
         if labels not in counts and len(counts) >= MOST_REASONS:  # strategies of strangers make them
             labels = (decision.strategy, OTHER)
@@ -92,7 +114,12 @@ class Metrics(NoObserver):
         _histogram(self.first_tokens, self.models.label(decision.request.model)).observe(seconds)
 
     def finished(self, decision: Decision, outcome: Outcome) -> None:
-        """Count the request by its ending, its times and its tokens."""
+        """Count the request by its ending, its times and its tokens, later."""
+        self._ended.append((decision, outcome))
+        if len(self._ended) >= MOST_WAITING:
+            self.catch_up()
+
+    def _count_end(self, decision: Decision, outcome: Outcome) -> None:
         request = decision.request
         model = self.models.label(request.model)
         self._requests.counts[model, request.operation, outcome.ending] += 1
@@ -167,6 +194,7 @@ class Metrics(NoObserver):
 
     def forget_endpoints(self, known: AbstractSet[str]) -> None:
         """Drop the counts of endpoints that are gone, so that churn does not pile up series."""
+        self.catch_up()
         by_endpoint = (self._prompt_tokens, self._completion_tokens, self._predicted, self._actual)
         for tally in (*by_endpoint, self._compared, self._exact):
             for labels in [labels for labels in tally.counts if labels[0] not in known]:

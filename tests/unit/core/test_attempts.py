@@ -18,8 +18,7 @@ def fleet() -> Fleet:
 
 def successes(fleet: Fleet) -> list[int]:
     """How often each endpoint was blamed, by its share of good endings."""
-    reputations = fleet.picker.knowledge.reputations._records
-    found = [reputations.get(endpoint.slot) for endpoint in fleet.endpoints]
+    found = fleet.picker.knowledge.reputations._known(fleet.endpoints)
     return [0 if record is None else round((1 - record.success) * 10) for record in found]
 
 

@@ -6,9 +6,12 @@ import random
 import sys
 from collections.abc import Sequence
 
-from ext_proc.core.filters import Filters
+from ext_proc.core.capacity_gate import CapacityGate
+from ext_proc.core.caps import Caps
+from ext_proc.core.filters import Filters, Gate
 from ext_proc.core.generator import Generator
 from ext_proc.core.model import Ending, Endpoint, InferenceRequest
+from ext_proc.core.sleepers import SleepLevel, Witness
 from tests.unit.core.builders import Fleet, request
 
 
@@ -42,6 +45,7 @@ class _Shut:
     """Lets nobody through."""
 
     name = "shut"
+    special = ("something",)
 
     def admit(
         self,
@@ -57,6 +61,7 @@ class _Open:
     """Lets everybody through."""
 
     name = "open"
+    special = ()
 
     def admit(
         self,
@@ -103,3 +108,51 @@ def test_nothing_is_kept_of_endpoints_that_were() -> None:
     filters.reports(request(), None, fleet.registry.snapshot, fleet.now, random.Random(0))
     # The registry has let the snapshot itself go, which counts for one at least; the reports count for two more.
     assert sys.getrefcount(before) <= held - 3
+
+
+class _Watched:
+    """Counts how often it is asked."""
+
+    name = "watched"
+
+    def __init__(self) -> None:
+        self.special: tuple[list[int], ...] = ([],)
+        self.asked = 0
+
+    def admit(
+        self,
+        candidates: Sequence[Endpoint],
+        request: InferenceRequest,
+        now: float,
+        generator: Generator,
+    ) -> Sequence[Endpoint]:
+        self.asked += 1
+        return candidates
+
+
+def test_a_gate_is_asked_only_while_it_keeps_something_special() -> None:
+    """A healthy fleet pays for no gate, and is reported on all the same."""
+    fleet, gate = Fleet(2), _Watched()
+    filters = Filters((gate,))
+    for asked in (0, 1):
+        reports = filters.reports(request(), None, fleet.registry.snapshot, fleet.now, random.Random(0))
+        assert [str(report) for report in reports] == ["model: 2 of 2 match", "watched: 2 of 2 match"]
+        assert gate.asked == asked
+        gate.special[0].append(1)
+
+
+def test_a_gate_that_leaves_somebody_out_keeps_something_special() -> None:
+    """Else nobody would ask it."""
+    fleet = Fleet(2)
+    endpoint, capacity = fleet.endpoints[0], CapacityGate(fleet.registry, fleet.ledger, fleet.expectations)
+    gates: tuple[Gate, ...] = (fleet.lifecycle, fleet.sleepers, fleet.health, capacity)
+    assert not any(kept for gate in gates for kept in gate.special)
+    before = [gate.special for gate in gates]
+    fleet.occupy(0, 1)
+    fleet.lifecycle.cordon(endpoint)
+    fleet.sleepers.asleep(endpoint, SleepLevel.PAUSED, Witness.METRICS, fleet.now)
+    fleet.health.note(endpoint, Ending.CONNECT_FAILURE, fleet.now)
+    capacity.configure({"p": Caps(requests=1)})
+    for gate, special in zip(gates, before, strict=True):
+        assert len(gate.admit(fleet.registry.snapshot.endpoints, request(), fleet.now, fleet.generator)) == 1
+        assert any(special)

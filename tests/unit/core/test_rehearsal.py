@@ -41,12 +41,13 @@ def run(fleet: Fleet, what: Asked | None = None, seed: int = 1, **options: Any) 
 
 
 def trace(fleet: Fleet) -> bytes:
-    """Write down everything that a decision may alter."""
+    """Write down everything that a decision may alter, but for what only saves time."""
     picker = fleet.picker
+    picker.knowledge.reputations.latencies(())  # whoever asks has it learn what waits for it
     return pickle.dumps(
         [
-            vars(fleet.ledger),
-            vars(fleet.index),
+            vars(fleet.ledger) | {"_rows": None},
+            vars(fleet.index) | {"_usual": None},
             vars(fleet.health),
             vars(fleet.rates),
             vars(fleet.expectations),

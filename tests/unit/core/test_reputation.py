@@ -131,3 +131,23 @@ def test_outcomes_make_reputations() -> None:
     assert refused < 0.1 < served
     assert set(knowledge.served.lately(decision.endpoints[1], 4)) == {"acme/chat-8b"}
     assert not knowledge.served.lately(decision.endpoints[0], 4)
+
+
+def test_few_outcomes_wait_to_be_learnt() -> None:
+    """Some dozens at most, whatever comes of nobody asking."""
+    reputations, (endpoint,) = Reputations(), endpoints(1)
+    for _ in range(1000):
+        reputations.note(endpoint, Ending.OK, 0.0)
+    assert len(reputations._waiting) < 100
+
+
+@given(NOTES)
+def test_it_makes_no_difference_when_somebody_asks(notes: list[tuple[int, Ending, float, float, int | None]]) -> None:
+    """Outcomes are learnt in their order, be it one by one or many at once."""
+    fleet, asked, unasked = endpoints(4), Reputations(), Reputations()
+    for place, ending, now, seconds, tokens in notes:
+        for reputations in (asked, unasked):
+            reputations.note(fleet[place], ending, now, seconds=seconds, tokens=tokens)
+        asked.scores(fleet, now)
+    assert asked.scores(fleet, 1000.0) == unasked.scores(fleet, 1000.0)
+    assert asked.latencies(fleet) == unasked.latencies(fleet)

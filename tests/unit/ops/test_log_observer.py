@@ -25,13 +25,14 @@ class Written:
     def __init__(self, *, direct: bool) -> None:
         self.now = 0.0
         self.stream = io.BytesIO()
-        lines = LineWriter(self.stream)
+        self._lines = lines = LineWriter(self.stream)
         self.log = LimitedLog(configure("debug", "json", lines), LINES_PER_SECOND, clock=lambda: self.now)
         self.observer = LogObserver(self.log, lines if direct else None)
 
     @property
     def lines(self) -> list[dict[str, Any]]:
         """Read what was written."""
+        self._lines.flush()
         return [json.loads(line) for line in self.stream.getvalue().splitlines()]
 
 
@@ -57,6 +58,7 @@ def test_a_finished_request_is_one_line(written: Written, decision: Decision, ou
 def test_a_finished_request_can_be_replayed(written: Written, decision: Decision, outcome_of: OutcomeOf) -> None:
     """The line is what `kvpicker replay` reads: when the request came, and how long prompt and answer are."""
     written.observer.finished(decision, outcome_of())
+    assert written.lines
     line = written.stream.getvalue().strip()
     assert DecisionLog.recognises(line)
     request = DecisionLog().read(line)

@@ -123,3 +123,30 @@ def test_lines_that_wait_are_told_of() -> None:
     stream.full = False
     lines.flush()
     assert not lines.waits.is_set()
+
+
+def test_lines_that_are_made_later_keep_their_place() -> None:
+    """They are made before a line that follows them is written, and when they are flushed at the latest."""
+    stream = io.BytesIO()
+    lines = LineWriter(stream)
+    lines.later(str.encode, "first")
+    assert lines.waits.is_set()
+    assert stream.getvalue() == b""
+    lines.error(b"second")
+    lines.later(str.encode, "third")
+    lines.flush()
+    assert stream.getvalue() == b"first\nsecond\nthird\n"
+
+
+def test_few_lines_wait_to_be_made() -> None:
+    """A burst holds no more in memory than some dozens of them, and a full disk loses each that was to be written."""
+    stream, full = io.BytesIO(), LineWriter(Full())
+    lines = LineWriter(stream)
+    for number in range(1000):
+        lines.later(str.encode, str(number))
+        full.later(str.encode, str(number))
+    assert stream.getvalue().count(b"\n") > 900
+    lines.flush()
+    full.flush()
+    assert stream.getvalue().split() == [b"%d" % number for number in range(1000)]
+    assert full.lost == 1000

@@ -298,6 +298,20 @@ def test_reasons_of_strangers_do_not_pile_up(decision: Decision) -> None:
     metrics = Metrics(frozenset)
     for number in range(2 * MOST_REASONS):
         metrics.decided(msgspec.structs.replace(decision, reason=f"session_{number}"), 0.0)
+    metrics.catch_up()
     counts = metrics.tallies[families.DECISIONS].counts
     assert len(counts) == MOST_REASONS + 1
     assert counts[decision.strategy, "other"] == MOST_REASONS
+
+
+def test_few_ends_wait_to_be_counted(decision: Decision, outcome_of: OutcomeOf) -> None:
+    """What is counted by the dozen holds no more than some dozens, and none is lost where endpoints go."""
+    metrics = Metrics(frozenset)
+    for _ in range(1000):
+        metrics.decided(decision, 0.0)
+        metrics.finished(decision, outcome_of())
+    tally = metrics.tallies[families.ATTEMPTS]
+    assert tally.counts[()] > 900
+    metrics.forget_endpoints(frozenset())
+    assert tally.counts[()] == 1000
+    assert not metrics.tallies[families.PROMPT_TOKENS].counts
