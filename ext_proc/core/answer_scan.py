@@ -28,7 +28,8 @@ _ENDING: Final = 64
 
 _CLOSING: Final = {b"{": b"}", b"[": b"]"}
 
-_USAGE = re.compile(rb'"(?:usage|meta_info)"')
+_USAGE: Final = b'"usage"'
+_META_INFO: Final = b'"meta_info"'
 """In a JSON string the quotes would be escaped, so generated text cannot be mistaken for it; the second is SGLang's."""
 
 _OPENING = re.compile(rb'"(?:usage|meta_info)"\s*:\s*')
@@ -143,7 +144,7 @@ class AnswerScan:
             self._first = self._first or piece.lstrip()[:1]
             if len(self._complaint) < _ERROR_WITHIN:
                 self._complaint += piece[:_ERROR_WITHIN]
-                self.failed = 1 if _FAILED_JSON.match(self._complaint) else 0
+                self.failed = 1 if _ERROR in self._complaint and _FAILED_JSON.match(self._complaint) else 0
             self._tail = (self._tail + piece)[-_ENDING:] if len(piece) < _ENDING else piece[-_ENDING:]
         if not self._events or self._left > 0:
             self._left -= len(piece)
@@ -260,8 +261,8 @@ def _find_failure(text: bytes, *, echoes: bool) -> re.Match[bytes] | None:
 
 
 def _place(text: bytes, start: int) -> int:
-    found = _USAGE.search(text, start)
-    return found.start() if found else -1
+    usage, meta_info = text.find(_USAGE, start), text.find(_META_INFO, start)
+    return meta_info if usage < 0 or 0 <= meta_info < usage else usage
 
 
 def _status(complaint: bytes) -> int:

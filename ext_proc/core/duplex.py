@@ -175,10 +175,11 @@ class DuplexExchange:
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back, of any other something became."""
         reached = delivered or self.response is not Side.OPEN or self._exchange.has_arrived
-        try:
-            self._catch_up()
-        except Exception as error:  # noqa: BLE001  as in `receive`
-            self._lose_sight(error)
+        if self.unseen:
+            try:
+                self._catch_up()
+            except Exception as error:  # noqa: BLE001  as in `receive`
+                self._lose_sight(error)
         if self._answer is not None:
             self._answer.gone(self._clock(), reached=reached)
         self._exchange.close(delivered=reached)
@@ -244,11 +245,12 @@ class DuplexExchange:
         if action.asked and action.decision is not None and self._response_full:
             self._renaming = Renaming(action.decision.request.model or "", action.asked)
         kind = Kind.REQUEST_HEADERS if self._request_full else action.kind
-        answer = msgspec.structs.replace(action, kind=kind, finished=False, skip_body=False)
+        if action.kind is not kind or action.finished or action.skip_body:
+            action = msgspec.structs.replace(action, kind=kind, finished=False, skip_body=False)
         if not self._request_full:
             self.request = Side.ASKING
-            return (answer,)
-        return (answer, *self._release())
+            return (action,)
+        return (action, *self._release())
 
     def _held_up(self, action: Wait | WaitForTurn | Refuse | Abort | Ignore | GoDuplex) -> Sequence[DuplexAction]:
         if isinstance(action, Ignore | GoDuplex):
@@ -314,7 +316,10 @@ class DuplexExchange:
         if not self._response_full:
             return _GO_ON[event.kind]
         if self._renaming is None:
-            self._pass_unseen()
+            if last:
+                self.unseen = None
+            else:
+                self._pass_unseen()
             return pieces(event.kind, event.body, end_of_stream=last)
         return pieces(event.kind, self._renaming.feed(event.body, whole=last), end_of_stream=last)
 

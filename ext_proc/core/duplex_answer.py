@@ -50,6 +50,7 @@ class DuplexAnswer:
         "_feedback",
         "_first_byte",
         "_headers",
+        "_may_be_envoys",
         "_named",
         "_own_words",
         "_scan",
@@ -70,6 +71,7 @@ class DuplexAnswer:
         self._served: str | None = None
         self._awaits_token = False
         self._scan: AnswerScan | None = None
+        self._may_be_envoys = False
         self._own_words: Ending | None = None
         self._touched = began
         self._settled = False
@@ -86,7 +88,8 @@ class DuplexAnswer:
             wants_id = self._decision.request.operation is Operation.RESPONSE
             self._scan = AnswerScan(events=events, wants_id=wants_id)
         succeeds = headers.status < _CLIENT_ERROR
-        if headers.served is not None and headers.served != self._decision.chosen.address:
+        self._may_be_envoys = not headers.forwarded and headers.status >= _SERVER_ERROR
+        if headers.served is not None and headers.served != self._decision.endpoints[0].address:
             self._feedback.answering(self._decision.id, headers.served, now, succeeds=succeeds)
         self._awaits_token = succeeds and events and has_first_token(self._decision.request)
 
@@ -100,7 +103,7 @@ class DuplexAnswer:
                 self._feedback.first_token(self._decision.id, now, self._served)
         if self._scan is not None:
             self._scan.feed(body)
-        elif self._own_words is None:
+        elif self._may_be_envoys and self._own_words is None:
             self._read_own_words(body)
         if now - self._touched > TOUCH_S:
             self._touched = now
@@ -154,13 +157,14 @@ class DuplexAnswer:
             return
         self._settled = True
         decision, headers, scan = self._decision, self._headers, self._scan
-        served = self._served or (decision.chosen.address if headers is not None else None)
+        chosen = decision.endpoints[0].address
+        served = self._served or (chosen if headers is not None else None)
         outcome = Outcome(
             decision_id=decision.id,
             ending=ending,
             status=headers.status if headers is not None else 0,
             served=None if ending is Ending.LOCAL else served,
-            attempts=_attempts(decision, served, self._named),
+            attempts=1 if served is None or served == chosen else _attempts(decision, served, self._named),
             duration=now - self._began,
             first_byte=self._first_byte,
             usage=Usage() if scan is None else scan.usage,
@@ -179,15 +183,8 @@ class DuplexAnswer:
             return ending_of_failure(self._scan.failed)
         return Ending.CUT if self._scan.is_cut else Ending.OK
 
-    @property
-    def _may_be_envoys(self) -> bool:
-        headers = self._headers
-        return headers is not None and not headers.forwarded and headers.status >= _SERVER_ERROR
-
     def _read_own_words(self, body: bytes) -> None:
         """Tell what Envoy says in the place of an engine that it could not reach, or that broke off."""
-        if not self._may_be_envoys:
-            return
         for words, ending in _OWN_WORDS:
             if body.startswith(words):
                 failed = ending is Ending.RESET and _NO_CONNECTION.search(body, 0, _OWN_WORDS_WITHIN)
@@ -195,9 +192,7 @@ class DuplexAnswer:
                 return
 
 
-def _attempts(decision: Decision, served: str | None, named: int) -> int:
+def _attempts(decision: Decision, served: str, named: int) -> int:
     """Infer how many endpoints Envoy tried: it goes through the list it got in order, and then chooses by itself."""
-    if served is None or served == decision.chosen.address:
-        return 1
     addresses = [endpoint.address for endpoint in decision.endpoints[:named]]
     return addresses.index(served) + 1 if served in addresses else 2

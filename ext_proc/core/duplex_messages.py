@@ -43,12 +43,14 @@ class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def is_json(self) -> bool:
         """Whether the body is JSON, or events with JSON in them, and can be read as it passes."""
-        return self.content_encoding in PLAIN and _JSON.match(self.content_type) is not None
+        if self.content_encoding not in PLAIN:
+            return False
+        return self.content_type.startswith(_USUAL) or _JSON.match(self.content_type) is not None
 
     @property
     def is_stream(self) -> bool:
         """Whether the body is a stream of events."""
-        return _EVENTS.match(self.content_type) is not None
+        return self.content_type[: len(_EVENTS)].lower() == _EVENTS
 
 
 class Pass(msgspec.Struct, frozen=True, gc=False):
@@ -59,18 +61,24 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
     end_of_stream: bool = False
 
 
-_EVENTS: Final = re.compile(r"text/event-stream", re.IGNORECASE)
+_EVENTS: Final = "text/event-stream"
+_USUAL: Final = ("application/json", _EVENTS)
 _JSON: Final = re.compile(r"text/event-stream|application/(?:[\w.-]+\+)?json", re.IGNORECASE)
-"""How media types begin, which are written in letters of any size."""
+"""How media types begin, mostly and in general, which are written in letters of any size."""
 
 DuplexEvent: TypeAlias = RequestHeaders | ResponseHeaders | Message
 DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait | WaitForTurn
 
 
+_ENDS: Final = {kind: (Pass(kind, b"", True),) for kind in (Kind.REQUEST_BODY, Kind.RESPONSE_BODY)}
+
+
 def pieces(kind: Kind, body: bytes, *, end_of_stream: bool) -> Sequence[Pass]:
     """Cut a body, or a part of one, into pieces that Envoy takes; nothing for an empty part."""
+    if not body:
+        return _ENDS[kind] if end_of_stream else ()
     if len(body) <= PIECE_BYTES:
-        return (Pass(kind, body, end_of_stream),) if body or end_of_stream else ()
+        return (Pass(kind, body, end_of_stream),)
     view = memoryview(body)
     last = (len(body) - 1) // PIECE_BYTES * PIECE_BYTES
     cut = [Pass(kind, view[at : at + PIECE_BYTES]) for at in range(0, last, PIECE_BYTES)]

@@ -29,7 +29,7 @@ from ext_proc.core.exchange_messages import (
     Wait,
     WaitForTurn,
 )
-from ext_proc.core.exchange_policy import ExchangePolicy, Shared
+from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.exchange_states import State, left_with
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, read_piece
@@ -114,9 +114,9 @@ class Exchange:
         self._held = 0
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> tuple[Feedback, Observer, ExchangePolicy, Callable[[], float]]:
         """What a duplex exchange needs of this one."""
-        return Shared(self._feedback, self._observer, self._policy, self._clock)
+        return self._feedback, self._observer, self._policy, self._clock
 
     @property
     def has_arrived(self) -> bool:
@@ -219,8 +219,8 @@ class Exchange:
 
     def _pick(self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None = None) -> Action:
         head, admission = self._head, self._policy.admission
-        if head is not None and head.request_id:
-            request = msgspec.structs.replace(request, request_id=head.request_id)
+        if head is not None and head.request_id:  # nobody else has the request yet
+            msgspec.structs.force_setattr(request, "request_id", head.request_id)
         began, subset = self._clock(), head.subset if head else None
         if admission is not None and len(admission) and admission.is_behind(request, subset, self._priority()):
             return self._wait_for_turn(kind, request, tokens)
@@ -300,7 +300,8 @@ class Exchange:
         return action
 
     def _told(self, action: Continue | Refuse, made: Decision | Rejection) -> Action:
-        return tell(self._policy, action, made, self._head.asker if self._head is not None else "")
+        asker = self._head.asker if self._head is not None else ""
+        return tell(self._policy, action, made, asker) if asker or self._policy.show_decisions else action
 
     def _piece(self, event: Message) -> Action:
         piece = read_piece(event.body)

@@ -227,6 +227,8 @@ class Encoder:
 
     def destination(self, decision: Decision) -> str:
         """Return the value of the destination header: addresses in the order Envoy is to try them."""
+        if self._attempts == 1:
+            return decision.endpoints[0].address
         addresses = [endpoint.address for endpoint in decision.endpoints]
         count = len(addresses)
         if count != self._attempts:

@@ -35,6 +35,8 @@ _TEXT_TYPES = frozenset({"text", "input_text", "output_text", "summary_text", "r
 class Transcript:
     """The pieces of a canonical conversation; appending a message only appends pieces."""
 
+    __slots__ = ("_in_text", "pieces")
+
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self._in_text = False

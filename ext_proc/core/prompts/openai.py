@@ -49,11 +49,14 @@ class ChatBody(Body, gc=False):
                 arguments=arguments,
                 effort=self.reasoning_effort,
             )
-        transcript.add(canonical_tools(self.tools) or canonical_tools(self.functions))
+        if self.tools or self.functions:
+            transcript.add(canonical_tools(self.tools) or canonical_tools(self.functions))
         transcript.messages(messages)
         if last:
             transcript.settings(arguments=last)
         prompt = b"".join(transcript.pieces)
+        if self.truncate_prompt_tokens is None:
+            return prompt, estimate_tokens(len(prompt))
         return kept_end(prompt, estimate_tokens(len(prompt)), self.truncate_prompt_tokens)
 
     def limits(self) -> tuple[Any, ...]:
