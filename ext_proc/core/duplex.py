@@ -59,6 +59,9 @@ class Side(enum.IntEnum):
     ENDED = enum.auto()
 
 
+_UNDECIDED: Final = (Side.COLLECTING, Side.WAITING)
+
+
 class DuplexExchange:
     """One HTTP request on a stream of which at least one body is full duplex.
 
@@ -110,7 +113,7 @@ class DuplexExchange:
         request_mode, self._response_mode = modes or (BodyMode.NONE, BodyMode.NONE)
         self._request_full, self._response_full = request_mode is _FULL, self._response_mode is _FULL
         self._began = self._clock()
-        return self.receive(event)
+        return self._begin(event) if isinstance(event, RequestHeaders) else self.receive(event)
 
     def receive(self, event: DuplexEvent) -> Sequence[DuplexAction]:
         """Take one event and return what to do, in order."""
@@ -287,7 +290,8 @@ class DuplexExchange:
         return _GO_ON[event.kind]
 
     def _response_headers(self, event: ResponseHeaders | Message) -> Sequence[DuplexAction]:
-        self._answered_early()
+        if self.request in _UNDECIDED:  # answered before it was sent on, so the answer is Envoy's own
+            self.request, self._body = Side.ENDED, b""
         self.response = Side.ENDED if event.end_of_stream else Side.PASSING
         if self._answer is not None and isinstance(event, ResponseHeaders):
             now = self._clock()
@@ -332,12 +336,6 @@ class DuplexExchange:
             return _GO_ON[event.kind]
         rest = pieces(Kind.RESPONSE_BODY, self._renaming.feed(b"", whole=True), end_of_stream=False)
         return (*rest, *_GO_ON[event.kind])
-
-    def _answered_early(self) -> None:
-        """Give the request up if it is answered before it was sent on: then the answer is Envoy's own."""
-        if self.request in (Side.COLLECTING, Side.WAITING):
-            self.request = Side.ENDED
-            self._body = b""
 
     # The state table: what to do with each kind of message in each state of its side.
     _moves: ClassVar[dict[tuple[Side, Kind], Callable[[DuplexExchange, Any], Sequence[DuplexAction]]]] = {

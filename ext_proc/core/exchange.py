@@ -43,7 +43,6 @@ from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
 from ext_proc.core.understanding import Rewritten, by_body, by_headers
 from ext_proc.core.unknown_paths import BY_MODEL, heeded, route_unknown
-from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
 GO_DUPLEX = GoDuplex()
@@ -66,6 +65,10 @@ class Exchange:
         policy: what all exchanges share.
         clock: monotonic seconds.
         generator: breaks ties.
+
+    Attributes:
+        state: where it stands.
+        names: which headers say whose a request is, and what is wished for it.
     """
 
     __slots__ = (
@@ -84,6 +87,7 @@ class Exchange:
         "_rewritten",
         "_route",
         "_turn",
+        "names",
         "state",
     )
 
@@ -97,6 +101,7 @@ class Exchange:
         generator: Generator,
     ) -> None:
         self.state = State.OPEN
+        self.names = policy.names
         self._picker = picker
         self._feedback = feedback
         self._observer = observer
@@ -122,11 +127,6 @@ class Exchange:
     def has_arrived(self) -> bool:
         """Whether Envoy has the pick for certain, because it went on after it."""
         return self._arrived
-
-    @property
-    def names(self) -> HeaderNames:
-        """Which headers say whose a request is, and what is wished for it."""
-        return self._policy.names
 
     def receive(self, event: Event) -> Action:
         """Take one event and return what to do; a fault of our own becomes the configured answer."""
@@ -234,7 +234,7 @@ class Exchange:
     def _decided(self, kind: Kind, made: Decision, began: float) -> Action:
         self._decision = made
         self._observer.decided(made, self._clock() - began)
-        action = self._finish(kind, made)
+        self.state, action = left_with(self._head, kind, made)
         if self._rewritten is not None:
             body, asked, self._rewritten = self._rewritten.body, self._rewritten.asked, None
             action = msgspec.structs.replace(action, body=body, asked=asked)
@@ -295,10 +295,6 @@ class Exchange:
             return self._pass("body_not_sent")
         return self._pick(Kind.REQUEST_HEADERS, request)
 
-    def _finish(self, kind: Kind, decision: Decision | None) -> Continue:
-        self.state, action = left_with(self._head, kind, decision)
-        return action
-
     def _told(self, action: Continue | Refuse, made: Decision | Rejection) -> Action:
         asker = self._head.asker if self._head is not None else ""
         return tell(self._policy, action, made, asker) if asker or self._policy.show_decisions else action
@@ -318,7 +314,8 @@ class Exchange:
 
     def _pass(self, reason: str) -> Action:
         self._observer.passed(reason)
-        return self._finish(Kind.REQUEST_HEADERS, None)
+        self.state, action = left_with(self._head, Kind.REQUEST_HEADERS, None)
+        return action
 
     def _refuse(self, refusal: Refusal) -> Refuse:
         self.state = State.FINISHED

@@ -52,20 +52,9 @@ def decode(message: bytes, names: HeaderNames = NO_NAMES) -> Event | None:
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
-    if message.startswith(_HEADERS_FIELD) and len(message) <= _LONGEST_KEPT:
-        return _decode_short(message, names)
-    return _slice_body(message) or _decode(message, names)
-
-
-_HEADERS_FIELD = b"\x12"
-_LONGEST_KEPT = 1024
-_UUID = 36
-_NO_UUID = b"0" * _UUID
-_REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
-
-
-def _decode_short(message: bytes, names: HeaderNames) -> Event | None:
-    """Decode headers; but for the request id, which changes nothing else, a client's messages are alike to the byte."""
+    if not message.startswith(_HEADERS_FIELD) or len(message) > _LONGEST_KEPT:
+        return _slice_body(message) or _decode(message, names)
+    # But for the request id, which changes nothing else, a client's headers are alike to the byte.
     before, field, rest = message.partition(_REQUEST_ID_FIELD)
     if not field:
         return _decode_kept(message, names)
@@ -73,6 +62,13 @@ def _decode_short(message: bytes, names: HeaderNames) -> Event | None:
     if not isinstance(event, RequestHeaders):
         return event
     return msgspec.structs.replace(event, request_id=rest[:_UUID].decode("ascii", "replace"))
+
+
+_HEADERS_FIELD = b"\x12"
+_LONGEST_KEPT = 1024
+_UUID = 36
+_NO_UUID = b"0" * _UUID
+_REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -219,7 +215,8 @@ class Encoder:
             if action.unsized:
                 return _unsized()
             return _bare(action.kind, action.clean, action.skip_body)
-        answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
+        destination = decision.endpoints[0].address if self._attempts == 1 else self.destination(decision)
+        answer, endpoints = self._picked(action.kind, destination, decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
         if action.body is not None:
             answer = _rewriting(answer, action.kind, action.body)
@@ -227,8 +224,6 @@ class Encoder:
 
     def destination(self, decision: Decision) -> str:
         """Return the value of the destination header: addresses in the order Envoy is to try them."""
-        if self._attempts == 1:
-            return decision.endpoints[0].address
         addresses = [endpoint.address for endpoint in decision.endpoints]
         count = len(addresses)
         if count != self._attempts:

@@ -53,6 +53,8 @@ class DuplexSession:
                 return NOTHING
         exchange = self.exchange
         actions = exchange.receive(event)
+        if not actions:
+            return NOTHING
         if len(actions) == 1 and exchange.response is not Side.OPEN:
             # Once Envoy shows an answer, the pick has reached it for certain.
             action = actions[0]
@@ -72,10 +74,10 @@ class DuplexSession:
         first = actions[0]
         if not isinstance(first, _ANSWERS):
             return self._stand_alone(first)
-        message = self._encode(first)
-        if len(actions) == 1:
-            return Reply(message)
-        return Reply(message, more=tuple([self._encode(action) for action in actions[1:]]))
+        message, *more = [
+            encode_piece(action) if isinstance(action, Pass) else self._encode(action) for action in actions
+        ]
+        return Reply(message, more=tuple(more))
 
     def _stand_alone(self, action: Wait | WaitForTurn | Refuse | Abort) -> Reply | Awaitable[Reply]:
         if isinstance(action, Wait):
@@ -100,8 +102,6 @@ class DuplexSession:
         return reply if isinstance(reply, Reply) else await reply
 
     def _encode(self, action: DuplexAction) -> bytes:
-        if isinstance(action, Pass):
-            return encode_piece(action)
         if isinstance(action, Continue):
             return self._encoder.encode(action)
         raise TypeError(f"{type(action).__name__} comes alone")

@@ -93,8 +93,9 @@ def _is_metadata(message: bytes, position: int) -> bool:
     """Tell whether the metadata of a message is all that follows from a position on."""
     if message[position] != _METADATA_TAG:
         return False
-    if len(message) - position == 2:  # noqa: PLR2004  tag and length: empty, as it mostly is
-        return message[position + 1] == 0
+    rest = len(message) - position - 2
+    if 0 <= rest < _ONE_BYTE:  # tag and length, and most often nothing else
+        return message[position + 1] == rest
     size, start = _length(message, position + 1)
     return start + size == len(message)
 
@@ -132,7 +133,7 @@ def _slice_response_headers(message: bytes) -> ResponseHeaders | None:
         return None
     status = _value(message, _STATUS, start, end)
     kind = _value(message, _TYPE, start, end)
-    encoding = _value(message, _ENCODING, start, end)
+    encoding = b"" if message.find(_ENCODING, start, end) < 0 else _value(message, _ENCODING, start, end)
     if status is None or kind is None or encoding is None:
         return None
     forwarded = message.find(_FORWARDED, start, end) >= 0
@@ -148,10 +149,10 @@ def _value(message: bytes, key: bytes, start: int, end: int) -> bytes | None:
     if found < 0:
         return b""
     at = found + len(key)
-    length, begin = _length(message, at + 1)
-    if not message.startswith(_RAW_VALUE_TAG, at) or begin + length > end:
+    if not message.startswith(_RAW_VALUE_TAG, at) or at + 1 == len(message):
         return None
-    return message[begin : begin + length]
+    length, begin = (message[at + 1], at + 2) if message[at + 1] < _ONE_BYTE else _length(message, at + 1)
+    return message[begin : begin + length] if begin + length <= end else None
 
 
 def _headers_of(
