@@ -128,6 +128,9 @@ class AnswerScan:
         """Take the next piece; an empty one, as the last of a body often is, says nothing."""
         if not piece:
             return
+        if not self._events:
+            self._feed_json(piece)
+            return
         if self._early:
             self._feed_early(piece)
             return
@@ -136,24 +139,32 @@ class AnswerScan:
         if self._size > 2 * _END:
             self._trim()
 
-    def _feed_early(self, piece: bytes) -> None:
-        """Take a piece of the beginning, or of an answer that is no stream."""
+    def _feed_json(self, piece: bytes) -> None:
+        """Take a piece of an answer that is no stream; most often it is all of it."""
         if self._head is not None:
             self._look_for_id(piece)
-        if not self._events:
-            self._first = self._first or piece.lstrip()[:1]
-            if len(self._complaint) < _ERROR_WITHIN:
-                self._complaint += piece[:_ERROR_WITHIN]
-                self.failed = 1 if _ERROR in self._complaint and _FAILED_JSON.match(self._complaint) else 0
-            self._tail = (self._tail + piece)[-_ENDING:] if len(piece) < _ENDING else piece[-_ENDING:]
-        if not self._events or self._left > 0:
+        if not self._first:
+            self._first = piece.lstrip()[:1]
+        if len(self._complaint) < _ERROR_WITHIN:
+            self._complaint += piece[:_ERROR_WITHIN]
+            self.failed = 1 if _ERROR in self._complaint and _FAILED_JSON.match(self._complaint) else 0
+        self._tail = (self._tail + piece)[-_ENDING:] if len(piece) < _ENDING else piece[-_ENDING:]
+        text = self._rest + piece
+        at = _place(text, 0)
+        self._rest = text[-_SEAM:] if at < 0 else self._read(text, at)
+
+    def _feed_early(self, piece: bytes) -> None:
+        """Take a piece of the beginning of a stream."""
+        if self._head is not None:
+            self._look_for_id(piece)
+        if self._left > 0:
             self._left -= len(piece)
             self._look(piece)
         else:
             self._window.append(piece)
             self._size += len(piece)
             self._trim()
-        self._early = not self._events or self._left > 0 or self._head is not None
+        self._early = self._left > 0 or self._head is not None
 
     def _trim(self) -> None:
         """Keep what may be the end, once there is enough of it."""
@@ -179,13 +190,14 @@ class AnswerScan:
             self.failed = _status(self._complaint)
 
     def _look(self, piece: bytes) -> None:
+        """Look for everything in a part of a stream."""
         text = self._rest + piece
-        if self._events and any(word in text for word in _LAST_WORDS):
+        if any(word in text for word in _LAST_WORDS):
             self.has_ended = self.has_ended or _LAST_LINE.search(text) is not None
-        if self._events and self.failed:
+        if self.failed:
             if len(self._complaint) < _ERROR_WITHIN:
                 self._complaint += piece[:_ERROR_WITHIN]
-        elif self._events:
+        else:
             found = _find_failure(text, echoes=self._echoes)
             if found is not None:
                 self.failed = 1

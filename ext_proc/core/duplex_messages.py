@@ -31,6 +31,8 @@ class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         end_of_stream: True if no body follows.
         served: address of the endpoint that answers; None where Envoy does not tell.
         forwarded: True if Envoy says that it has this from an endpoint, and did not answer in its place.
+        is_json: whether the body is JSON, or events with JSON in them, and can be read as it passes; made of the rest.
+        is_stream: whether the body is a stream of events; made of the rest.
     """
 
     status: int = 0
@@ -40,17 +42,15 @@ class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     served: str | None = None
     forwarded: bool = False
 
-    @property
-    def is_json(self) -> bool:
-        """Whether the body is JSON, or events with JSON in them, and can be read as it passes."""
-        if self.content_encoding not in PLAIN:
-            return False
-        return self.content_type.startswith(_USUAL) or _JSON.match(self.content_type) is not None
+    is_json: bool = False
+    is_stream: bool = False
 
-    @property
-    def is_stream(self) -> bool:
-        """Whether the body is a stream of events."""
-        return self.content_type[: len(_EVENTS)].lower() == _EVENTS
+    def __post_init__(self) -> None:
+        """Tell once what the body is: headers that say the same are one object."""
+        is_stream = self.content_type[: len(_EVENTS)].lower() == _EVENTS
+        is_json = is_stream or _JSON.match(self.content_type) is not None
+        msgspec.structs.force_setattr(self, "is_stream", is_stream)
+        msgspec.structs.force_setattr(self, "is_json", is_json and self.content_encoding in PLAIN)
 
 
 class Pass(msgspec.Struct, frozen=True, gc=False):
@@ -62,9 +62,8 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
 
 
 _EVENTS: Final = "text/event-stream"
-_USUAL: Final = ("application/json", _EVENTS)
-_JSON: Final = re.compile(r"text/event-stream|application/(?:[\w.-]+\+)?json", re.IGNORECASE)
-"""How media types begin, mostly and in general, which are written in letters of any size."""
+_JSON: Final = re.compile(r"application/(?:[\w.-]+\+)?json", re.IGNORECASE)
+"""How media types begin, which are written in letters of any size."""
 
 DuplexEvent: TypeAlias = RequestHeaders | ResponseHeaders | Message
 DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait | WaitForTurn
