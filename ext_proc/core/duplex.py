@@ -320,10 +320,7 @@ class DuplexExchange:
         if not self._response_full:
             return _GO_ON[event.kind]
         if self._renaming is None:
-            if last:
-                self.unseen = None
-            else:
-                self._pass_unseen()
+            self._pass_unseen()
             return pieces(event.kind, event.body, end_of_stream=last)
         return pieces(event.kind, self._renaming.feed(event.body, whole=last), end_of_stream=last)
 
