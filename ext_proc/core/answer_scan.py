@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import Final
 
 from ext_proc.core.model import Usage
@@ -119,7 +118,7 @@ class AnswerScan:
         self._head: bytes | None = b"" if wants_id else None
         self._left = _BEGINNING
         self._rest = b"\n"
-        self._window: deque[bytes] = deque()
+        self._window: list[bytes] = []
         self._size = 0
         self._counts: dict[str, int] = {}
         self._first = self._tail = b""
@@ -168,11 +167,13 @@ class AnswerScan:
 
     def _trim(self) -> None:
         """Keep what may be the end, once there is enough of it."""
-        window, size = self._window, self._size
-        while size - len(window[0]) >= _END:
-            dropped = window.popleft()
-            size -= len(dropped)
-            self._rest = dropped[-1:]  # what else it ended with does not go on in what is kept
+        window, size, dropped = self._window, self._size, 0
+        while size - len(window[dropped]) >= _END:
+            size -= len(window[dropped])
+            dropped += 1
+        if dropped:
+            self._rest = window[dropped - 1][-1:]  # what else it ended with does not go on in what is kept
+            del window[:dropped]
         if len(window) == 1 and size > _END:
             window[0] = window[0][-_END:]
             size = _END

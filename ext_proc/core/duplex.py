@@ -213,11 +213,11 @@ class DuplexExchange:
         return self.receive(event)
 
     def _collect(self, event: Message) -> Sequence[DuplexAction]:
-        if self._body:
+        if not self._body:  # most often there is one piece only, and its end, which then is copied nowhere
+            self._body = event.body
+        elif event.body:
             self._body = bytearray(self._body) if isinstance(self._body, bytes) else self._body
             self._body += event.body
-        else:  # most often there is one piece only, which then is copied nowhere
-            self._body = event.body
         if event.end_of_stream:
             self._ended_by = Kind.REQUEST_BODY
             return self._decide(complete=True)
