@@ -115,6 +115,10 @@ _ENCODING: Final = _key("content-encoding")
 _FORWARDED: Final = _key(FORWARDED)
 
 _RAW_VALUE_TAG: Final = b"\x1a"
+_STATUS_TAG: Final = b"\x1a\x03"
+_STATUS_AT: Final = len(_STATUS + _STATUS_TAG)
+"""What precedes the value of a header, and that of `:status`, which has three digits."""
+
 _LONGEST_KEPT: Final = 1024
 _ENDS: Final = {b"": False, b"\x18\x01": True}
 """What may follow the headers in their message: `end_of_stream`, left out where it is false."""
@@ -131,14 +135,17 @@ def _slice_response_headers(message: bytes) -> ResponseHeaders | None:
     ends = _ENDS.get(message[end:outer_end]) if end <= outer_end else None
     if ends is None or (outer_end != len(message) and not _is_metadata(message, outer_end)):
         return None
-    status = _value(message, _STATUS, start, end)
+    at = message.rfind(_STATUS, start, end)
+    if at < 0 or not message.startswith(_STATUS_TAG, at + len(_STATUS)):
+        return None
+    status = message[at + _STATUS_AT : at + _STATUS_AT + 3]
     kind = _value(message, _TYPE, start, end)
     encoding = b"" if message.find(_ENCODING, start, end) < 0 else _value(message, _ENCODING, start, end)
-    if status is None or kind is None or encoding is None:
+    if kind is None or encoding is None:
         return None
     forwarded = message.find(_FORWARDED, start, end) >= 0
     metadata = message[outer_end:]
-    if len(metadata) + len(kind) + len(encoding) + len(status) <= _LONGEST_KEPT:
+    if len(metadata) + len(kind) + len(encoding) <= _LONGEST_KEPT:
         return _headers_kept(status, kind, encoding, forwarded, ends, metadata)
     return _headers_of(status, kind, encoding, forwarded, ends, metadata)
 
