@@ -59,7 +59,7 @@ def costs(terms: CostTerms) -> dict[str, Any]:
         "interference_ms": milliseconds(terms.interference),
         "backlog_ms": milliseconds(terms.backlog),
         "memory_ms": milliseconds(terms.memory),
-        "discount_ms": milliseconds(terms.discount),
+        "copying_ms": milliseconds(terms.copying),
         "hit_tokens": terms.hit_tokens,
     }
 

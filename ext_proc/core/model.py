@@ -164,7 +164,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
         in_flight: requests in flight at the endpoint when the decision was made (n), a count.
         interference: own prefill lengthened by the requests in flight.
         backlog: own prefill weighted up because every endpoint has a backlog.
-        discount: how much cheaper it is, at most 0, since others with the same prefix will use what is computed here.
+        copying: what computing here what another endpoint holds costs others; below 0 where they will use it.
         filtered: True if the strategy itself filtered the endpoint out; the cost then only puts it last.
         in_seconds: True if the cost is in seconds too, the sum of the terms; else it is what the strategy counts.
         scores: what the cost is made of where that is no time, by name.
@@ -179,7 +179,7 @@ class CostTerms(msgspec.Struct, frozen=True, gc=False):
     in_flight: int = 0
     interference: float = 0.0
     backlog: float = 0.0
-    discount: float = 0.0
+    copying: float = 0.0
     filtered: bool = False
     in_seconds: bool = False
     scores: Mapping[str, float] = NO_SCORES

@@ -241,6 +241,7 @@ class EndpointPicker:
         generator: Generator,
     ) -> Context:
         self._turn += 1
+        siblings, lasting = self._ledger.siblings.of(chain[deepest - 1]) if deepest else (0, 0)
         return Context(
             now=now,
             generator=generator,
@@ -252,7 +253,8 @@ class EndpointPicker:
             rates=self._rates.rates(candidates, now),
             attention=self._rates.attention(candidates[0].pool),
             chain=chain,
-            siblings=self._ledger.siblings.lasting(chain[deepest - 1]) if deepest else 0,
+            siblings=siblings,
+            lasting=lasting,
             knowledge=self.knowledge,
         )
 

@@ -31,10 +31,10 @@ class Siblings:
             self._running.pop(block, None)
             self._ended.pop(block, None)
 
-    def lasting(self, block: BlockHash) -> int:
-        """Return how many are in flight, or if fewer, how many have ended while others were."""
-        ended = self._ended.get(block, 0)
-        return min(ended, self._running[block]) if ended else 0
+    def of(self, block: BlockHash) -> tuple[int, int]:
+        """Return how many are in flight, and that or, if fewer, how many have ended while others were."""
+        running = self._running.get(block, 0)
+        return running, min(running, self._ended.get(block, 0))
 
     def __len__(self) -> int:
         """Return the number of blocks counted."""

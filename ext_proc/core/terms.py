@@ -47,7 +47,7 @@ class Terms(Sequence[CostTerms]):
             in_flight=in_flight,
             interference=prefill * ranking.interference * min(in_flight, ranking.most_interfering),
             backlog=prefill * ranking.backlog,
-            discount=ranking.discounts[position] if ranking.discounts else 0.0,
+            copying=ranking.copying[position] if ranking.copying else 0.0,
             filtered=filtered,
             scores={name: column[position] for name, column in ranking.scores.items()} if ranking.scores else NO_SCORES,
             in_seconds=ranking.in_seconds and not filtered,

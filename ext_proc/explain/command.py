@@ -28,8 +28,9 @@ Nothing is sent to an engine, and nothing is booked or learnt.
 
 Times are in milliseconds. The cost of least-wait is the sum of its parts: work in front
 (queue), the request's own prefill, interference with running requests, the backlog of the
-fleet, the wait for KV memory, and a discount, 0 or less, for a copy of a prefix that many
-requests in flight share. The lowest cost wins.
+fleet, the wait for KV memory, and copying: what it costs the others that this endpoint would
+compute what another one holds, below 0 where many requests in flight will use the copy. The
+lowest cost wins.
 """
 
 

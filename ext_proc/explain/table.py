@@ -18,7 +18,7 @@ _TERMS = {
     "interference_ms": "interference",
     "backlog_ms": "backlog",
     "memory_ms": "KV memory",
-    "discount_ms": "discount",
+    "copying_ms": "copying",
 }
 
 

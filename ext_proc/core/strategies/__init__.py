@@ -35,8 +35,8 @@ class Ranking(msgspec.Struct, gc=False):
         works: for the ledger, the request's own prefill in effective tokens at each candidate; may be left out.
         prefills: for the ledger, the seconds that takes; may be left out.
         memories: for explanations, seconds of waiting for KV memory at each candidate; may be left out.
-        discounts: for explanations, seconds, at most 0, that each candidate is cheaper since others will use what is
-            computed there; may be left out.
+        copying: for explanations, seconds on top of each candidate's cost for computing what another one holds: more
+            than 0 where one request alone would use that copy, less where many will; may be left out.
         backlog: for explanations, the share of its prefill that every candidate's cost has on top.
         interference: for explanations, the same per request in flight there.
         most_interfering: requests in flight beyond so many add nothing more.
@@ -56,7 +56,7 @@ class Ranking(msgspec.Struct, gc=False):
     works: Sequence[float] = ()
     prefills: Sequence[float] = ()
     memories: Sequence[float] = ()
-    discounts: Sequence[float] = ()
+    copying: Sequence[float] = ()
     backlog: float = 0.0
     interference: float = 0.0
     most_interfering: int = 0
@@ -84,8 +84,8 @@ class Context(msgspec.Struct, gc=False):
         rates: prefill rates in tokens/s, one per candidate, 0 where unknown; empty if none is known.
         attention: context length at which attention costs as much as all else, in tokens; 0 while not learnt.
         chain: hash chain of the prompt; empty if there is nothing to hash.
-        siblings: requests in flight that begin with as much of the prompt as any candidate holds, if that many have
-            ended before.
+        siblings: requests in flight that begin with as much of the prompt as any candidate holds.
+        lasting: the same, but no more than have ended while others were in flight.
         knowledge: all else that is known, for those who ask.
     """
 
@@ -100,6 +100,7 @@ class Context(msgspec.Struct, gc=False):
     attention: float = 0.0
     chain: Sequence[BlockHash] = ()
     siblings: int = 0
+    lasting: int = 0
     knowledge: Knowledge = msgspec.field(default_factory=Knowledge)
 
     def narrowed(self, places: Sequence[int]) -> Self:

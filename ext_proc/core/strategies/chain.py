@@ -73,7 +73,7 @@ def _widened(ranking: Ranking, places: Sequence[int], count: int) -> Ranking:
         works=ranking.works and _spread(ranking.works, places, count, max(ranking.works)),
         prefills=ranking.prefills and _spread(ranking.prefills, places, count, max(ranking.prefills)),
         memories=ranking.memories and _spread(ranking.memories, places, count, max(ranking.memories)),
-        discounts=ranking.discounts and _spread(ranking.discounts, places, count, 0.0),
+        copying=ranking.copying and _spread(ranking.copying, places, count, 0.0),
         scores={name: _spread(column, places, count, 0.0) for name, column in ranking.scores.items()},
         favourite=None if ranking.favourite is None else places[ranking.favourite],
         out=frozenset(range(count)) - {place for row, place in enumerate(places) if row not in ranking.out},

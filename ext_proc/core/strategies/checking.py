@@ -29,7 +29,7 @@ def checked(ranking: Ranking, candidates: int) -> Ranking:
     prefills = ranking.prefills
     total = everything = sum(costs)
     is_complete = len(costs) == candidates
-    for column in (ranking.queues, ranking.works, prefills, ranking.memories, ranking.discounts):
+    for column in (ranking.queues, ranking.works, prefills, ranking.memories, ranking.copying):
         if column:
             everything += sum(column)
             is_complete &= len(column) == candidates

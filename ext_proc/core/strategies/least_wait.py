@@ -11,22 +11,25 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     K_j    = D * min(E_j, H_j) / H_j + D * max(0, E_j - H_j)   wait for KV memory
     q      = min_j (W_j + K_j)
     f_j    = 1 + min(2, q) + 0.03 * min(n_j, 64)
-    cost_j = W_j + S_j * f_j + K_j
+    x_j    = S_j * (1 - min e / e_j)                       own prefill of what another one holds
+    y_j    = 3 * min(1, mean n) * max(0, 1 - r / 8) * x_j  what that costs others
+    cost_j = W_j + S_j * f_j + K_j + y_j
 
 The n_j term prices interference with running requests. H_j is the memory that those hold: their prompts, of which an
 engine holds once what several begin with, and half of the answer that is expected of each, since on average so much of
 it is there; c_j is what of this prompt they hold already. Engines let in what fits now, and make room for what grows as
 others end. What is shared is counted for requests that came when half of the memory was spoken for; where less is, K is
 0 anyhow. More than is held never comes free: each token beyond costs D, so that what fits nowhere goes where least is
-in the way. The q factor makes a backlogged fleet care more for what it has cached. R, A, o and D are learnt. Where the
-memory of an endpoint (C) is unknown the smallest known one is assumed; if none is known, K is 0.
+in the way. The q factor makes a backlogged fleet care more for what it has cached. What is computed again makes others
+wait, and evicts what they have cached (y_j); but where nobody is it costs nobody anything, and the more requests in
+flight begin alike (r), the more will use the copy. R, A, o and D are learnt. Where the memory of an endpoint (C) is
+unknown the smallest known one is assumed; if none is known, K is 0.
 
 What is popular gets copies: if p > 4 requests that begin with the same held prefix are in flight, and as many have
 ended while others were, a candidate that nobody waits for (W_j + K_j = 0) pays for what it lacks of that prefix only
 one share in p / 4, since the others will use the copy:
 
-    x_j    = S_j * (1 - min e / e_j)                       what it lacks, if that is at most D / 2
-    cost_j = S_j * f_j - x_j * f_j * (1 - 4 / p)
+    cost_j = S_j * f_j - x_j * f_j * (1 - 4 / p)           if x_j is at most D / 2
 
 Their K_j counts all tokens of all requests in flight, M_j, however many share them: an engine holds a prefix once, but
 reads it for each that decodes, and what is copied is copied to be spread.
@@ -60,6 +63,12 @@ _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
 _INTERFERENCE_CAP = 64
 _READABLE = 0.95
+_AGAIN = 3.0
+"""Seconds that a second of computing what another endpoint holds costs all others, if nobody else will use it."""
+
+_COMMON = 8
+"""Requests in flight with the same prefix from which on a copy of it costs others nothing."""
+
 _PER_COPY = 4
 """Requests in flight with the same prefix that bear the price of one more copy of it together."""
 
@@ -114,11 +123,11 @@ class LeastWait:
             wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
             for wait, prefill, load in zip(waits, prefills, loads)  # noqa: B905  the keyword takes a fifth of it all
         ]
-        discounts: Sequence[float] = ()
-        if context.siblings > _PER_COPY:
-            discounts = _discounts(costs, waits, works, prefills, context)
-            costs = list(map(add, costs, discounts)) if discounts else costs
-        return Ranking(costs, queues, works, prefills, memories, discounts, factor - 1, share, most, True, attention)
+        copying: Sequence[float] = ()
+        if (least := min(works)) != max(works):
+            copying = _copying(least, costs, waits, works, prefills, context)
+            costs = list(map(add, costs, copying)) if copying else costs
+        return Ranking(costs, queues, works, prefills, memories, copying, factor - 1, share, most, True, attention)
 
     def _prefills(
         self, length: int, attention: float, candidates: Candidates, context: Context
@@ -137,18 +146,22 @@ class LeastWait:
         return works, [work / rate for work in works]
 
 
-def _discounts(
+def _copying(
+    least: float,
     costs: Sequence[float],
     waits: Sequence[float],
     works: Sequence[float],
     prefills: Sequence[float],
     context: Context,
 ) -> list[float]:
-    """Return what others bear of each candidate's cost, below 0; empty if all hold as much of the prompt."""
-    least = min(works)
-    if least == max(works):
-        return []
-    share, most = 1 - _PER_COPY / context.siblings, _LONGEST_COPYING * context.residence
+    """Return what it costs others, or saves them, that each candidate computes what another holds; empty if nothing."""
+    if context.lasting <= _PER_COPY:
+        in_flight = sum([load.in_flight for load in context.loads])
+        price = _AGAIN * min(1.0, in_flight / len(works)) * (1 - context.siblings / _COMMON)
+        if price <= 0:
+            return []
+        return [price * prefill * (1 - least / work) for work, prefill in zip(works, prefills, strict=True)]
+    share, most = 1 - _PER_COPY / context.lasting, _LONGEST_COPYING * context.residence
     return [
         cost * (least / work - 1) * share if wait <= 0 and prefill * (1 - least / work) <= most else 0.0
         for cost, wait, work, prefill in zip(costs, waits, works, prefills, strict=True)
@@ -161,7 +174,7 @@ def _memories(length: int, candidates: Candidates, context: Context) -> list[flo
     if least is None or max([load.tokens for load in loads]) + length + answer <= _READABLE * least:
         return []
     sizes, residence = [size or least for size in candidates.kv_tokens], context.residence
-    if context.siblings > _PER_COPY:
+    if context.lasting > _PER_COPY:
         held = [float(load.tokens) for load in loads]
         missing = [tokens + length + answer - _READABLE * size for tokens, size in zip(held, sizes, strict=True)]
     else:

@@ -36,7 +36,7 @@ SITUATIONS = st.lists(
 
 @given(SITUATIONS, st.integers(0, 120_000))
 def test_the_terms_of_least_wait_add_up(situations: list[tuple[int, int, float, bool]], length: int) -> None:
-    """Queue, prefill, interference, backlog and memory sum up to the cost, at any load, prompt and KV capacity."""
+    """The terms sum up to the cost, at any load, prompt and KV capacity."""
     fleet = Fleet(len(situations), kv_tokens=50_000)
     prompt = text("shared", min(length * 4, 40_000))
     for place, (in_flight, tokens, busy, warm) in enumerate(situations):
@@ -46,7 +46,7 @@ def test_the_terms_of_least_wait_add_up(situations: list[tuple[int, int, float, 
             fleet.index.learn(fleet.endpoints[place].slot, fleet.hasher.chain(request(prompt)))
     for terms in fleet.pick(request(prompt, prompt_tokens=length)).terms:
         assert terms.in_seconds
-        total = terms.queue + terms.prefill + terms.interference + terms.backlog + terms.memory
+        total = terms.queue + terms.prefill + terms.interference + terms.backlog + terms.memory + terms.copying
         assert total == pytest.approx(terms.cost, rel=1e-9)
 
 
@@ -67,7 +67,7 @@ def test_milliseconds_add_up_on_paper() -> None:
     fleet.occupy(0, 5, tokens=3000)
     for terms in fleet.pick(request(prompt_tokens=700)).terms:
         row = costs(terms)
-        parts = [row[f"{name}_ms"] for name in ("queue", "prefill", "interference", "backlog", "memory")]
+        parts = [row[f"{name}_ms"] for name in ("queue", "prefill", "interference", "backlog", "memory", "copying")]
         assert sum(parts) == pytest.approx(row["cost_ms"], abs=0.003)
 
 

@@ -15,14 +15,14 @@ def test_lasting_demand_is_told_from_a_burst() -> None:
     siblings = Siblings()
     for _ in range(8):
         siblings.begin(1)
-    assert siblings.lasting(1) == 0
+    assert siblings.of(1)[1] == 0
     for ended in (1, 2, 3):
         siblings.end(1)
         siblings.begin(1)
-        assert siblings.lasting(1) == ended
+        assert siblings.of(1)[1] == ended
     for _ in range(6):
         siblings.end(1)
-    assert siblings.lasting(1) == 2, "no more than are in flight"
+    assert siblings.of(1)[1] == 2, "no more than are in flight"
 
 
 def test_what_nobody_runs_any_more_is_forgotten() -> None:
@@ -35,7 +35,7 @@ def test_what_nobody_runs_any_more_is_forgotten() -> None:
     siblings.end(1)
     assert len(siblings) == 0
     siblings.begin(1)
-    assert siblings.lasting(1) == 0
+    assert siblings.of(1)[1] == 0
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.booleans()), max_size=200))
@@ -50,5 +50,7 @@ def test_it_counts_what_a_list_of_requests_counts(steps: list[tuple[int, bool]])
             siblings.end(block)
             running[block] -= 1
             ended[block] = ended[block] + 1 if running[block] else 0
-        assert [siblings.lasting(each) for each in range(4)] == [min(running[each], ended[each]) for each in range(4)]
+        assert [siblings.of(each) for each in range(4)] == [
+            (running[each], min(running[each], ended[each])) for each in range(4)
+        ]
     assert len(siblings) == sum(count > 0 for count in running.values())

@@ -106,7 +106,7 @@ def test_json_is_one_object(running: Running, explain: Explain) -> None:
     told = json.loads(output)
     assert (status, told["verdict"], len(told["candidates"])) == (0, "picked", 2)
     row = told["candidates"][0]
-    parts = ("queue_ms", "prefill_ms", "interference_ms", "backlog_ms", "memory_ms", "discount_ms")
+    parts = ("queue_ms", "prefill_ms", "interference_ms", "backlog_ms", "memory_ms", "copying_ms")
     assert sum(row[part] for part in parts) == pytest.approx(row["cost_ms"], abs=0.003)
 
 

@@ -24,7 +24,7 @@ PICKED: dict[str, Any] = {
     "notes": [],
 }
 TERMS = {"queue_ms": 1.0, "prefill_ms": 2.0, "interference_ms": 3.0, "backlog_ms": 4.0, "memory_ms": 5.0}
-TERMS["discount_ms"] = -0.5
+TERMS["copying_ms"] = -0.5
 
 
 def shown(candidates: list[dict[str, Any]]) -> str:

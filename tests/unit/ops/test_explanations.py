@@ -21,7 +21,7 @@ def test_a_decision_is_explained_in_milliseconds(decision: Decision) -> None:
     first, second = explain(decision, None)["candidates"]
     assert first == {
         "endpoint": "10.0.0.11:8000", "cost_ms": 72.5, "queue_ms": 20.0, "prefill_ms": 30.0, "interference_ms": 6.0,
-        "backlog_ms": 4.0, "memory_ms": 12.5, "discount_ms": 0.0, "hit_tokens": 512, "in_flight": 3,
+        "backlog_ms": 4.0, "memory_ms": 12.5, "copying_ms": 0.0, "hit_tokens": 512, "in_flight": 3,
     }  # fmt: skip
     assert second["endpoint"] == "[fd00::12]:8000"
 

@@ -195,5 +195,5 @@ def test_costs_said_to_be_in_seconds_are_the_sum_of_their_terms(
     seen, candidates = _seen(situations, range(len(situations)), session), _candidates(situations)
     ranking = _made(name).rank(request(prompt_tokens=4096, session="s" if session else ""), candidates, seen)
     for terms in Terms(candidates, ranking, seen.hits, [load.in_flight for load in seen.loads]):
-        whole = terms.queue + terms.prefill + terms.backlog + terms.interference + terms.memory
+        whole = terms.queue + terms.prefill + terms.backlog + terms.interference + terms.memory + terms.copying
         assert not terms.in_seconds or terms.cost == pytest.approx(whole)

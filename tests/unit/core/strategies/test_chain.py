@@ -182,11 +182,11 @@ def test_scores_are_those_of_the_strategy_behind_it() -> None:
     assert ranking.scores["in_flight"][0] == 0.0
 
 
-def test_discounts_are_those_of_who_passed() -> None:
+def test_what_copies_save_is_those_of_who_passed() -> None:
     """What others bear of a popular prefix stands in the place of who has it; who was filtered out has none."""
     loads, hits = [Load(9), Load(), Load()], [0, 5800, 0]
-    candidates, seen = endpoints(3), context(loads, hits, siblings=16)
+    candidates, seen = endpoints(3), context(loads, hits, siblings=16, lasting=16)
     ranking = _chain({"max_in_flight": 5}, then=LeastWait()).rank(request(prompt_tokens=6000), candidates, seen)
     alone = LeastWait().rank(request(prompt_tokens=6000), candidates[1:], seen.narrowed([1, 2]))
-    assert min(alone.discounts) < 0
-    assert list(ranking.discounts) == [0.0, *alone.discounts]
+    assert min(alone.copying) < 0
+    assert list(ranking.copying) == [0.0, *alone.copying]

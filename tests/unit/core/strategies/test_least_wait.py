@@ -52,7 +52,7 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
         w = max(0.0, load.busy_until - seen.now)
         h = load.pinned
         e = max(0.0, h + length - _common(load, seen) - capacity)
-        if seen.siblings > 4:
+        if seen.lasting > 4:
             h, e = m, max(0.0, m + length + seen.output - 0.95 * capacity)
         h = max(h, 0.0)
         k = seen.residence * ((min(e, h) / h if h else 0.0) + max(0.0, e - h))
@@ -60,11 +60,12 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
         works.append(u * (1 + (length - u / 2) / (seen.attention or 24_000)))
     q = min(w + k for w, _, k, _ in rows)
     costs = [w + s * (1 + min(2, q) + 0.03 * min(n, 64)) + k for w, s, k, n in rows]
-    if seen.siblings > 4:
-        for place, (w, s, k, n) in enumerate(rows):
-            x = s * (1 - min(works) / works[place])
-            if w + k == 0 and x <= seen.residence / 2:
-                costs[place] -= x * (1 + min(2, q) + 0.03 * min(n, 64)) * (1 - 4 / seen.siblings)
+    for place, (w, s, k, n) in enumerate(rows):
+        x = s * (1 - min(works) / works[place])
+        if seen.lasting <= 4:
+            costs[place] += 3 * min(1, sum(n for *_, n in rows) / len(rows)) * max(0, 1 - seen.siblings / 8) * x
+        elif w + k == 0 and x <= seen.residence / 2:
+            costs[place] -= x * (1 + min(2, q) + 0.03 * min(n, 64)) * (1 - 4 / seen.lasting)
     return costs
 
 
@@ -74,7 +75,7 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
     st.floats(0, 50),
     st.one_of(st.just(0.0), st.floats(6_000, 300_000)),
     st.booleans(),
-    st.integers(0, 40),
+    st.tuples(st.integers(0, 40), st.integers(0, 40)),
     st.integers(0, 50_000),
 )
 def test_costs_follow_the_formula(
@@ -83,7 +84,7 @@ def test_costs_follow_the_formula(
     now: float,
     attention: float,
     known: bool,
-    siblings: int,
+    alike: tuple[int, int],
     shared: int,
 ) -> None:
     """For any loads, hits, sizes, rates, siblings and shared beginnings each cost is what the formula gives."""
@@ -94,7 +95,7 @@ def test_costs_follow_the_formula(
     hits = [min(hit, length) for _, hit, _, _ in drawn]
     loads = [load for load, *_ in drawn]
     loads[0] = msgspec.structs.replace(loads[0], sharing=_sharing(shared))
-    told = {"rates": rates, "attention": attention, "siblings": siblings, "chain": (1, 2)}
+    told = {"rates": rates, "attention": attention, "siblings": alike[0], "lasting": min(alike), "chain": (1, 2)}
     seen = context(loads, hits, now=now, **told)
     costs = LeastWait().rank(request(prompt_tokens=length), candidates, seen).costs
     assert costs == pytest.approx(_formula(length, candidates, seen))
@@ -133,7 +134,7 @@ def test_each_term_decides_when_all_else_is_equal(loads: list[Load], hits: list[
 )
 def test_what_is_popular_gets_a_copy_where_nobody_waits(siblings: int, idle: Load, length: int, copied: bool) -> None:
     """Among many with the same prefix one computes it again on an idle endpoint, rather than to queue for a moment."""
-    seen = context([Load(10, 90_000, 0.25), idle], [length - 200, 0], siblings=siblings)
+    seen = context([Load(10, 90_000, 0.25), idle], [length - 200, 0], siblings=siblings, lasting=siblings)
     holder, other = LeastWait().rank(request(prompt_tokens=length), endpoints(2), seen).costs
     assert (other < holder) is copied
 
@@ -143,7 +144,7 @@ def test_what_is_popular_gets_a_copy_where_nobody_waits(siblings: int, idle: Loa
 def test_what_fits_nowhere_goes_where_least_is_in_the_way(length: int, siblings: int) -> None:
     """What waits for memory that never comes free must not look cheaper for all that stands in front of it."""
     loads = [Load(), Load(2, 2_000), Load(20, 90_000)]
-    seen = context(loads, siblings=siblings)
+    seen = context(loads, siblings=siblings, lasting=siblings)
     ranking = LeastWait().rank(request(prompt_tokens=length), endpoints(3, kv_tokens=100_000), seen)
     assert ranking.costs == sorted(ranking.costs)
     assert ranking.memories[1] == pytest.approx(ranking.memories[2])
@@ -183,7 +184,7 @@ def test_a_prompt_in_flight_takes_no_more_room() -> None:
 def test_what_is_popular_is_spread_by_all_that_is_read() -> None:
     """An engine reads a prefix for each of those that share it, so it is crowded before its memory is full."""
     crowd = [Load(40, 120_000, sharing=_sharing(60_000)), Load(30, 90_000)]
-    seen = context(crowd, [3900, 3900], siblings=30)
+    seen = context(crowd, [3900, 3900], siblings=30, lasting=30)
     holder, other = LeastWait().rank(request(prompt_tokens=4000), endpoints(2, kv_tokens=100_000), seen).memories
     assert other == 0.0
     assert holder == pytest.approx((120_000 + 4000 + 300 - 95_000) * 10.0 / 120_000)
@@ -192,31 +193,45 @@ def test_what_is_popular_is_spread_by_all_that_is_read() -> None:
 def test_nobody_spends_more_on_a_copy_than_half_of_what_requests_take() -> None:
     """A prefix that takes long to compute stays where it is, however many want it."""
     loads, length = [Load(10, 90_000, 0.25), Load()], 6000
-    seen = context(loads, [length - 200, 0], siblings=1000, residence=1.4)
+    seen = context(loads, [length - 200, 0], siblings=1000, lasting=1000, residence=1.4)
     holder, other = LeastWait().rank(request(prompt_tokens=length), endpoints(2), seen).costs
     assert holder < other
 
 
-def test_a_slow_endpoint_that_holds_the_prefix_has_no_discount() -> None:
+def test_a_slow_endpoint_that_holds_the_prefix_pays_for_no_copy() -> None:
     """What others bear is the price of a copy, not that of slowness."""
-    seen = context([Load(), Load()], [5800, 5800], rates=[20_000.0, 5_000.0], siblings=16)
+    seen = context([Load(), Load()], [5800, 5800], rates=[20_000.0, 5_000.0], siblings=16, lasting=16)
     ranking = LeastWait().rank(request(prompt_tokens=6000), endpoints(2), seen)
-    assert not any(ranking.discounts)
+    assert not any(ranking.copying)
     assert ranking.costs == ranking.prefills
 
 
-def test_a_discount_is_told_and_adds_up() -> None:
+def test_what_a_copy_saves_others_is_told_and_adds_up() -> None:
     """An explanation has what others bear of the price, and the terms less that are the cost."""
-    seen = context([Load(10, 90_000, 0.25), Load(6)], [5800, 0], siblings=16)
+    seen = context([Load(10, 90_000, 0.25), Load(6)], [5800, 0], siblings=16, lasting=16)
     candidates = endpoints(2)
     ranking = LeastWait().rank(request(prompt_tokens=6000), candidates, seen)
-    assert ranking.discounts[0] == 0
-    assert ranking.discounts[1] == pytest.approx(1.18 * 0.75 * (ranking.prefills[0] - ranking.prefills[1]))
-    assert ranking.costs[1] == pytest.approx(1.18 * ranking.prefills[1] + ranking.discounts[1])
+    assert ranking.copying[0] == 0
+    assert ranking.copying[1] == pytest.approx(1.18 * 0.75 * (ranking.prefills[0] - ranking.prefills[1]))
+    assert ranking.costs[1] == pytest.approx(1.18 * ranking.prefills[1] + ranking.copying[1])
     told = Terms(candidates, ranking, seen.hits, [10, 6])[1]
-    assert told.discount == ranking.discounts[1]
-    parts = (told.queue, told.prefill, told.interference, told.backlog, told.memory, told.discount)
+    assert told.copying == ranking.copying[1]
+    parts = (told.queue, told.prefill, told.interference, told.backlog, told.memory, told.copying)
     assert sum(parts) == pytest.approx(told.cost)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "running", "waits"),
+    [(0, 5, True), (8, 5, False), (0, 0, False)],
+    ids=["alone", "common", "idle fleet"],
+)
+def test_what_is_held_is_worth_waiting_for_as_others_would_pay(siblings: int, running: int, waits: bool) -> None:
+    """In a busy fleet what is cached is waited for longer than computing it takes, unless many share it."""
+    loads = [Load(running, 9000, 0.5), Load(running, 9000)]
+    seen = context(loads, [2900, 0], siblings=siblings)
+    ranking = LeastWait().rank(request(prompt_tokens=3000), endpoints(2), seen)
+    assert ranking.queues[0] > ranking.prefills[1]
+    assert (ranking.costs[0] < ranking.costs[1]) is waits
 
 
 def test_a_faster_endpoint_is_preferred() -> None:
@@ -237,8 +252,8 @@ def test_learning_can_be_switched_off() -> None:
 
 
 def test_a_cached_prefix_does_not_outweigh_a_long_queue() -> None:
-    """Half a second of prefill saved is not worth two seconds of waiting."""
-    loads, hits = [Load(5, 500, 2.0), Load(5, 500, 0.0)], [4000, 0]
+    """Half a second of prefill saved is not worth two and a half seconds of waiting, whatever it costs others."""
+    loads, hits = [Load(5, 500, 2.5), Load(5, 500, 0.0)], [4000, 0]
     costs = LeastWait().rank(request(prompt_tokens=4096), endpoints(2), context(loads, hits)).costs
     assert costs[1] < costs[0]
 
