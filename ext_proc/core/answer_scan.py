@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import deque
 from typing import Final
 
 from ext_proc.core.model import Usage
@@ -28,7 +27,8 @@ _ENDING: Final = 64
 
 _CLOSING: Final = {b"{": b"}", b"[": b"]"}
 
-_USAGE = re.compile(rb'"(?:usage|meta_info)"')
+_USAGE: Final = b'"usage"'
+_META_INFO: Final = b'"meta_info"'
 """In a JSON string the quotes would be escaped, so generated text cannot be mistaken for it; the second is SGLang's."""
 
 _OPENING = re.compile(rb'"(?:usage|meta_info)"\s*:\s*')
@@ -118,7 +118,7 @@ class AnswerScan:
         self._head: bytes | None = b"" if wants_id else None
         self._left = _BEGINNING
         self._rest = b"\n"
-        self._window: deque[bytes] = deque()
+        self._window: list[bytes] = []
         self._size = 0
         self._counts: dict[str, int] = {}
         self._first = self._tail = b""
@@ -126,6 +126,9 @@ class AnswerScan:
     def feed(self, piece: bytes) -> None:
         """Take the next piece; an empty one, as the last of a body often is, says nothing."""
         if not piece:
+            return
+        if not self._events:
+            self._feed_json(piece)
             return
         if self._early:
             self._feed_early(piece)
@@ -135,32 +138,42 @@ class AnswerScan:
         if self._size > 2 * _END:
             self._trim()
 
-    def _feed_early(self, piece: bytes) -> None:
-        """Take a piece of the beginning, or of an answer that is no stream."""
+    def _feed_json(self, piece: bytes) -> None:
+        """Take a piece of an answer that is no stream; most often it is all of it."""
         if self._head is not None:
             self._look_for_id(piece)
-        if not self._events:
-            self._first = self._first or piece.lstrip()[:1]
-            if len(self._complaint) < _ERROR_WITHIN:
-                self._complaint += piece[:_ERROR_WITHIN]
-                self.failed = 1 if _FAILED_JSON.match(self._complaint) else 0
-            self._tail = (self._tail + piece)[-_ENDING:] if len(piece) < _ENDING else piece[-_ENDING:]
-        if not self._events or self._left > 0:
+        if not self._first:
+            self._first = piece.lstrip()[:1]
+        if len(self._complaint) < _ERROR_WITHIN:
+            self._complaint += piece[:_ERROR_WITHIN]
+            self.failed = 1 if _ERROR in self._complaint and _FAILED_JSON.match(self._complaint) else 0
+        self._tail = (self._tail + piece)[-_ENDING:] if len(piece) < _ENDING else piece[-_ENDING:]
+        text = self._rest + piece
+        at = _place(text, 0)
+        self._rest = text[-_SEAM:] if at < 0 else self._read(text, at)
+
+    def _feed_early(self, piece: bytes) -> None:
+        """Take a piece of the beginning of a stream."""
+        if self._head is not None:
+            self._look_for_id(piece)
+        if self._left > 0:
             self._left -= len(piece)
             self._look(piece)
         else:
             self._window.append(piece)
             self._size += len(piece)
             self._trim()
-        self._early = not self._events or self._left > 0 or self._head is not None
+        self._early = self._left > 0 or self._head is not None
 
     def _trim(self) -> None:
         """Keep what may be the end, once there is enough of it."""
-        window, size = self._window, self._size
-        while size - len(window[0]) >= _END:
-            dropped = window.popleft()
-            size -= len(dropped)
-            self._rest = dropped[-1:]  # what else it ended with does not go on in what is kept
+        window, size, dropped = self._window, self._size, 0
+        while size - len(window[dropped]) >= _END:
+            size -= len(window[dropped])
+            dropped += 1
+        if dropped:
+            self._rest = window[dropped - 1][-1:]  # what else it ended with does not go on in what is kept
+            del window[:dropped]
         if len(window) == 1 and size > _END:
             window[0] = window[0][-_END:]
             size = _END
@@ -178,13 +191,14 @@ class AnswerScan:
             self.failed = _status(self._complaint)
 
     def _look(self, piece: bytes) -> None:
+        """Look for everything in a part of a stream."""
         text = self._rest + piece
-        if self._events and any(word in text for word in _LAST_WORDS):
+        if any(word in text for word in _LAST_WORDS):
             self.has_ended = self.has_ended or _LAST_LINE.search(text) is not None
-        if self._events and self.failed:
+        if self.failed:
             if len(self._complaint) < _ERROR_WITHIN:
                 self._complaint += piece[:_ERROR_WITHIN]
-        elif self._events:
+        else:
             found = _find_failure(text, echoes=self._echoes)
             if found is not None:
                 self.failed = 1
@@ -260,8 +274,8 @@ def _find_failure(text: bytes, *, echoes: bool) -> re.Match[bytes] | None:
 
 
 def _place(text: bytes, start: int) -> int:
-    found = _USAGE.search(text, start)
-    return found.start() if found else -1
+    usage, meta_info = text.find(_USAGE, start), text.find(_META_INFO, start)
+    return meta_info if usage < 0 or 0 <= meta_info < usage else usage
 
 
 def _status(complaint: bytes) -> int:

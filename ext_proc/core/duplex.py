@@ -59,6 +59,9 @@ class Side(enum.IntEnum):
     ENDED = enum.auto()
 
 
+_UNDECIDED: Final = (Side.COLLECTING, Side.WAITING)
+
+
 class DuplexExchange:
     """One HTTP request on a stream of which at least one body is full duplex.
 
@@ -110,7 +113,7 @@ class DuplexExchange:
         request_mode, self._response_mode = modes or (BodyMode.NONE, BodyMode.NONE)
         self._request_full, self._response_full = request_mode is _FULL, self._response_mode is _FULL
         self._began = self._clock()
-        return self.receive(event)
+        return self._begin(event) if isinstance(event, RequestHeaders) else self.receive(event)
 
     def receive(self, event: DuplexEvent) -> Sequence[DuplexAction]:
         """Take one event and return what to do, in order."""
@@ -175,10 +178,11 @@ class DuplexExchange:
     def close(self, *, delivered: bool) -> None:
         """End the exchange; a decision that Envoy did not get is taken back, of any other something became."""
         reached = delivered or self.response is not Side.OPEN or self._exchange.has_arrived
-        try:
-            self._catch_up()
-        except Exception as error:  # noqa: BLE001  as in `receive`
-            self._lose_sight(error)
+        if self.unseen:
+            try:
+                self._catch_up()
+            except Exception as error:  # noqa: BLE001  as in `receive`
+                self._lose_sight(error)
         if self._answer is not None:
             self._answer.gone(self._clock(), reached=reached)
         self._exchange.close(delivered=reached)
@@ -209,11 +213,11 @@ class DuplexExchange:
         return self.receive(event)
 
     def _collect(self, event: Message) -> Sequence[DuplexAction]:
-        if self._body:
+        if not self._body:  # most often there is one piece only, and its end, which then is copied nowhere
+            self._body = event.body
+        elif event.body:
             self._body = bytearray(self._body) if isinstance(self._body, bytes) else self._body
             self._body += event.body
-        else:  # most often there is one piece only, which then is copied nowhere
-            self._body = event.body
         if event.end_of_stream:
             self._ended_by = Kind.REQUEST_BODY
             return self._decide(complete=True)
@@ -244,11 +248,12 @@ class DuplexExchange:
         if action.asked and action.decision is not None and self._response_full:
             self._renaming = Renaming(action.decision.request.model or "", action.asked)
         kind = Kind.REQUEST_HEADERS if self._request_full else action.kind
-        answer = msgspec.structs.replace(action, kind=kind, finished=False, skip_body=False)
+        if action.kind is not kind or action.finished or action.skip_body:
+            action = msgspec.structs.replace(action, kind=kind, finished=False, skip_body=False)
         if not self._request_full:
             self.request = Side.ASKING
-            return (answer,)
-        return (answer, *self._release())
+            return (action,)
+        return (action, *self._release())
 
     def _held_up(self, action: Wait | WaitForTurn | Refuse | Abort | Ignore | GoDuplex) -> Sequence[DuplexAction]:
         if isinstance(action, Ignore | GoDuplex):
@@ -285,7 +290,8 @@ class DuplexExchange:
         return _GO_ON[event.kind]
 
     def _response_headers(self, event: ResponseHeaders | Message) -> Sequence[DuplexAction]:
-        self._answered_early()
+        if self.request in _UNDECIDED:  # answered before it was sent on, so the answer is Envoy's own
+            self.request, self._body = Side.ENDED, b""
         self.response = Side.ENDED if event.end_of_stream else Side.PASSING
         if self._answer is not None and isinstance(event, ResponseHeaders):
             now = self._clock()
@@ -327,12 +333,6 @@ class DuplexExchange:
             return _GO_ON[event.kind]
         rest = pieces(Kind.RESPONSE_BODY, self._renaming.feed(b"", whole=True), end_of_stream=False)
         return (*rest, *_GO_ON[event.kind])
-
-    def _answered_early(self) -> None:
-        """Give the request up if it is answered before it was sent on: then the answer is Envoy's own."""
-        if self.request in (Side.COLLECTING, Side.WAITING):
-            self.request = Side.ENDED
-            self._body = b""
 
     # The state table: what to do with each kind of message in each state of its side.
     _moves: ClassVar[dict[tuple[Side, Kind], Callable[[DuplexExchange, Any], Sequence[DuplexAction]]]] = {

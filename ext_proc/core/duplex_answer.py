@@ -78,7 +78,7 @@ class DuplexAnswer:
             self._scan = AnswerScan(events=events, wants_id=wants_id)
         succeeds = headers.status < _CLIENT_ERROR
         self._may_be_envoys = not headers.forwarded and headers.status >= _SERVER_ERROR
-        if headers.served is not None and headers.served != self._decision.chosen.address:
+        if headers.served is not None and headers.served != self._decision.endpoints[0].address:
             self._feedback.answering(self._decision.id, headers.served, now, succeeds=succeeds)
         self._awaits_token = succeeds and events and has_first_token(self._decision.request)
 
@@ -147,13 +147,14 @@ class DuplexAnswer:
             return
         self._settled = True
         decision, headers, scan = self._decision, self._headers, self._scan
-        served = self._served or (decision.chosen.address if headers is not None else None)
+        chosen = decision.endpoints[0].address
+        served = self._served or (chosen if headers is not None else None)
         outcome = Outcome(
             decision_id=decision.id,
             ending=ending,
             status=headers.status if headers is not None else 0,
             served=None if ending is Ending.LOCAL else served,
-            attempts=_attempts(decision, served, self._named),
+            attempts=1 if served is None or served == chosen else _attempts(decision, served, self._named),
             duration=now - self._began,
             first_byte=self._first_byte,
             usage=Usage() if scan is None else scan.usage,
@@ -173,9 +174,7 @@ class DuplexAnswer:
         return Ending.CUT if self._scan.is_cut else Ending.OK
 
 
-def _attempts(decision: Decision, served: str | None, named: int) -> int:
+def _attempts(decision: Decision, served: str, named: int) -> int:
     """Infer how many endpoints Envoy tried: it goes through the list it got in order, and then chooses by itself."""
-    if served is None or served == decision.chosen.address:
-        return 1
     addresses = [endpoint.address for endpoint in decision.endpoints[:named]]
     return addresses.index(served) + 1 if served in addresses else 2

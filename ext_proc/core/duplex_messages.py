@@ -31,6 +31,8 @@ class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         end_of_stream: True if no body follows.
         served: address of the endpoint that answers; None where Envoy does not tell.
         forwarded: True if Envoy says that it has this from an endpoint, and did not answer in its place.
+        is_json: whether the body is JSON, or events with JSON in them, and can be read as it passes; made of the rest.
+        is_stream: whether the body is a stream of events; made of the rest.
     """
 
     status: int = 0
@@ -40,15 +42,15 @@ class ResponseHeaders(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     served: str | None = None
     forwarded: bool = False
 
-    @property
-    def is_json(self) -> bool:
-        """Whether the body is JSON, or events with JSON in them, and can be read as it passes."""
-        return self.content_encoding in PLAIN and _JSON.match(self.content_type) is not None
+    is_json: bool = False
+    is_stream: bool = False
 
-    @property
-    def is_stream(self) -> bool:
-        """Whether the body is a stream of events."""
-        return _EVENTS.match(self.content_type) is not None
+    def __post_init__(self) -> None:
+        """Tell once what the body is: headers that say the same are one object."""
+        is_stream = self.content_type[: len(_EVENTS)].lower() == _EVENTS
+        is_json = is_stream or _JSON.match(self.content_type) is not None
+        msgspec.structs.force_setattr(self, "is_stream", is_stream)
+        msgspec.structs.force_setattr(self, "is_json", is_json and self.content_encoding in PLAIN)
 
 
 class Pass(msgspec.Struct, frozen=True, gc=False):
@@ -59,18 +61,23 @@ class Pass(msgspec.Struct, frozen=True, gc=False):
     end_of_stream: bool = False
 
 
-_EVENTS: Final = re.compile(r"text/event-stream", re.IGNORECASE)
-_JSON: Final = re.compile(r"text/event-stream|application/(?:[\w.-]+\+)?json", re.IGNORECASE)
+_EVENTS: Final = "text/event-stream"
+_JSON: Final = re.compile(r"application/(?:[\w.-]+\+)?json", re.IGNORECASE)
 """How media types begin, which are written in letters of any size."""
 
 DuplexEvent: TypeAlias = RequestHeaders | ResponseHeaders | Message
 DuplexAction: TypeAlias = Pass | Continue | Refuse | Abort | Wait | WaitForTurn
 
 
+_ENDS: Final = {kind: (Pass(kind, b"", True),) for kind in (Kind.REQUEST_BODY, Kind.RESPONSE_BODY)}
+
+
 def pieces(kind: Kind, body: bytes, *, end_of_stream: bool) -> Sequence[Pass]:
     """Cut a body, or a part of one, into pieces that Envoy takes; nothing for an empty part."""
+    if not body:
+        return _ENDS[kind] if end_of_stream else ()
     if len(body) <= PIECE_BYTES:
-        return (Pass(kind, body, end_of_stream),) if body or end_of_stream else ()
+        return (Pass(kind, body, end_of_stream),)
     view = memoryview(body)
     last = (len(body) - 1) // PIECE_BYTES * PIECE_BYTES
     cut = [Pass(kind, view[at : at + PIECE_BYTES]) for at in range(0, last, PIECE_BYTES)]

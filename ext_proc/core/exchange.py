@@ -29,7 +29,7 @@ from ext_proc.core.exchange_messages import (
     Wait,
     WaitForTurn,
 )
-from ext_proc.core.exchange_policy import ExchangePolicy, Shared
+from ext_proc.core.exchange_policy import ExchangePolicy
 from ext_proc.core.exchange_states import State, left_with
 from ext_proc.core.feedback import Feedback
 from ext_proc.core.first_token import Piece, read_piece
@@ -43,7 +43,6 @@ from ext_proc.core.token_hits import TokenPrompt
 from ext_proc.core.turn import Turn
 from ext_proc.core.understanding import Rewritten, by_body, by_headers, unread
 from ext_proc.core.unknown_paths import BY_MODEL, heeded, route_unknown
-from ext_proc.core.wishes import HeaderNames
 
 IGNORE = Ignore()
 GO_DUPLEX = GoDuplex()
@@ -66,6 +65,10 @@ class Exchange:
         policy: what all exchanges share.
         clock: monotonic seconds.
         generator: breaks ties.
+
+    Attributes:
+        state: where it stands.
+        names: which headers say whose a request is, and what is wished for it.
     """
 
     __slots__ = (
@@ -84,6 +87,7 @@ class Exchange:
         "_rewritten",
         "_route",
         "_turn",
+        "names",
         "state",
     )
 
@@ -97,6 +101,7 @@ class Exchange:
         generator: Generator,
     ) -> None:
         self.state = State.OPEN
+        self.names = policy.names
         self._picker = picker
         self._feedback = feedback
         self._observer = observer
@@ -114,19 +119,14 @@ class Exchange:
         self._held = 0
 
     @property
-    def shared(self) -> Shared:
+    def shared(self) -> tuple[Feedback, Observer, ExchangePolicy, Callable[[], float]]:
         """What a duplex exchange needs of this one."""
-        return Shared(self._feedback, self._observer, self._policy, self._clock)
+        return self._feedback, self._observer, self._policy, self._clock
 
     @property
     def has_arrived(self) -> bool:
         """Whether Envoy has the pick for certain, because it went on after it."""
         return self._arrived
-
-    @property
-    def names(self) -> HeaderNames:
-        """Which headers say whose a request is, and what is wished for it."""
-        return self._policy.names
 
     def receive(self, event: Event) -> Action:
         """Take one event and return what to do; a fault of our own becomes the configured answer."""
@@ -219,8 +219,8 @@ class Exchange:
 
     def _pick(self, kind: Kind, request: InferenceRequest, tokens: TokenPrompt | None = None) -> Action:
         head, admission = self._head, self._policy.admission
-        if head is not None and head.request_id:
-            request = msgspec.structs.replace(request, request_id=head.request_id)
+        if head is not None and head.request_id:  # nobody else has the request yet
+            msgspec.structs.force_setattr(request, "request_id", head.request_id)
         began, subset = self._clock(), head.subset if head else None
         if admission is not None and len(admission) and admission.is_behind(request, subset, self._priority()):
             return self._wait_for_turn(kind, request, tokens)
@@ -234,7 +234,7 @@ class Exchange:
     def _decided(self, kind: Kind, made: Decision, began: float) -> Action:
         self._decision = made
         self._observer.decided(made, self._clock() - began)
-        action = self._finish(kind, made)
+        self.state, action = left_with(self._head, kind, made)
         if self._rewritten is not None:
             body, asked, self._rewritten = self._rewritten.body, self._rewritten.asked, None
             action = msgspec.structs.replace(action, body=body, asked=asked)
@@ -296,12 +296,9 @@ class Exchange:
             return self._pass("body_not_sent")
         return self._pick(Kind.REQUEST_HEADERS, request)
 
-    def _finish(self, kind: Kind, decision: Decision | None) -> Continue:
-        self.state, action = left_with(self._head, kind, decision)
-        return action
-
     def _told(self, action: Continue | Refuse, made: Decision | Rejection) -> Action:
-        return tell(self._policy, action, made, self._head.asker if self._head is not None else "")
+        asker = self._head.asker if self._head is not None else ""
+        return tell(self._policy, action, made, asker) if asker or self._policy.show_decisions else action
 
     def _piece(self, event: Message) -> Action:
         piece = read_piece(event.body)
@@ -318,7 +315,8 @@ class Exchange:
 
     def _pass(self, reason: str) -> Action:
         self._observer.passed(reason)
-        return self._finish(Kind.REQUEST_HEADERS, None)
+        self.state, action = left_with(self._head, Kind.REQUEST_HEADERS, None)
+        return action
 
     def _refuse(self, refusal: Refusal) -> Refuse:
         self.state = State.FINISHED

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Mapping
 
 import msgspec
 
 from ext_proc.core.addresses import Network, within
 from ext_proc.core.admission import Admission
-from ext_proc.core.feedback import Feedback
-from ext_proc.core.observer import Observer
 from ext_proc.core.token_hits import TokenSource
 from ext_proc.core.wishes import NO_NAMES, HeaderNames
 
@@ -81,12 +78,3 @@ class ExchangePolicy(msgspec.Struct, frozen=True):
     def explains_to(self, asker: str) -> bool:
         """Tell whether the client at an `ip:port` gets the explanation it asks for; empty if none asks."""
         return bool(asker) and within(asker, self.networks)
-
-
-class Shared(NamedTuple):
-    """What a duplex exchange needs of the exchange that decides for it."""
-
-    feedback: Feedback
-    observer: Observer
-    policy: ExchangePolicy
-    clock: Callable[[], float]

@@ -32,6 +32,7 @@ from ext_proc.core.prompts import RequestHead
 from ext_proc.core.wishes import NO_NAMES, HeaderNames
 from ext_proc.wire._pb.core_pb2 import HeaderValue, HeaderValueOption
 from ext_proc.wire._pb.ext_proc_pb2 import HeaderMutation, ProcessingRequest, ProcessingResponse
+from ext_proc.wire.alike import alike
 from ext_proc.wire.framing import STRING_VALUE, STRUCT_VALUE, entry_frames, framed, varint
 from ext_proc.wire.subset import subset_hint
 
@@ -52,27 +53,17 @@ def decode(message: bytes, names: HeaderNames = NO_NAMES) -> Event | None:
     Raises:
         google.protobuf.message.DecodeError: the bytes are no ProcessingRequest.
     """
-    if message.startswith(_HEADERS_FIELD) and len(message) <= _LONGEST_KEPT:
-        return _decode_short(message, names)
-    return _slice_body(message) or _decode(message, names)
+    if not message.startswith(_HEADERS_FIELD) or len(message) > _LONGEST_KEPT:
+        return _slice_body(message) or _decode(message, names)
+    message, request_id = alike(message, names)
+    event = _decode_kept(message, names)
+    if not request_id or not isinstance(event, RequestHeaders):
+        return event
+    return msgspec.structs.replace(event, request_id=request_id)
 
 
 _HEADERS_FIELD = b"\x12"
 _LONGEST_KEPT = 1024
-_UUID = 36
-_NO_UUID = b"0" * _UUID
-_REQUEST_ID_FIELD = b"\x0a" + bytes((len(REQUEST_ID),)) + REQUEST_ID.encode() + b"\x1a" + bytes((_UUID,))
-
-
-def _decode_short(message: bytes, names: HeaderNames) -> Event | None:
-    """Decode headers; but for the request id, which changes nothing else, a client's messages are alike to the byte."""
-    before, field, rest = message.partition(_REQUEST_ID_FIELD)
-    if not field:
-        return _decode_kept(message, names)
-    event = _decode_kept(before + field + _NO_UUID + rest[_UUID:], names)
-    if not isinstance(event, RequestHeaders):
-        return event
-    return msgspec.structs.replace(event, request_id=rest[:_UUID].decode("ascii", "replace"))
 
 
 @functools.lru_cache(maxsize=1024)
@@ -219,7 +210,8 @@ class Encoder:
             if action.unsized:
                 return _unsized()
             return _bare(action.kind, action.clean, action.skip_body)
-        answer, endpoints = self._picked(action.kind, self.destination(decision), decision.rank, action.skip_body)
+        destination = decision.endpoints[0].address if self._attempts == 1 else self.destination(decision)
+        answer, endpoints = self._picked(action.kind, destination, decision.rank, action.skip_body)
         metadata = endpoints + _decision_entry(decision, action)
         if action.body is not None:
             answer = _rewriting(answer, action.kind, action.body)

@@ -19,10 +19,8 @@ from ext_proc.core.turn import Turn
 from ext_proc.wire.codec import Encoder, decode, encode_patience, encode_refusal
 from ext_proc.wire.duplex import DuplexSession
 from ext_proc.wire.passing import Passing
-from ext_proc.wire.transport import Answer, Method, Reply
+from ext_proc.wire.transport import NOTHING, Answer, Method, Reply
 from ext_proc.wire.turns import await_turn
-
-_NOTHING = Reply()
 
 
 class ExtProcSession:
@@ -53,20 +51,21 @@ class ExtProcSession:
             if passed is not None:
                 unseen.append(passed[0])
                 return passed[1]
-        return self._receive(message)
-
-    def _receive(self, message: bytes) -> Answer:
+        duplex = self._duplex
         try:
-            if self._duplex is not None:
-                answer = self._duplex.receive(message)
-                self._unseen = self._duplex.unseen
-                return answer
-            event = decode(message, self._exchange.names)
+            if duplex is None:
+                return self._receive(message)
+            answer = duplex.receive(message)
         except DecodeError as error:
             self._observer.failed("not_a_processing_request", error)
             return Reply(None, True, grpc.StatusCode.INVALID_ARGUMENT, "not a ProcessingRequest")
+        self._unseen = duplex.exchange.unseen
+        return answer
+
+    def _receive(self, message: bytes) -> Answer:
+        event = decode(message, self._exchange.names)
         if event is None:
-            return _NOTHING
+            return NOTHING
         action = self._exchange.receive(event)
         if isinstance(action, GoDuplex):
             self._duplex = DuplexSession(DuplexExchange(self._exchange), self._encoder.in_duplex)
@@ -93,7 +92,7 @@ class ExtProcSession:
             optional = self._exchange.state is State.AWAIT_TOKEN
             return Reply(self._encoder.encode(action), action.finished, optional=optional)
         if isinstance(action, Ignore):
-            return _NOTHING
+            return NOTHING
         if isinstance(action, Refuse):
             return Reply(encode_refusal(action), True)
         if isinstance(action, Abort):
@@ -103,7 +102,7 @@ class ExtProcSession:
     def close(self, *, delivered: bool) -> Reply:
         """End the exchange."""
         (self._duplex or self._exchange).close(delivered=delivered)
-        return _NOTHING
+        return NOTHING
 
 
 def ext_proc_method(open_exchange: Callable[[], Exchange], encoder: Encoder, observer: Observer) -> Method:

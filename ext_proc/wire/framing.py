@@ -26,6 +26,8 @@ _ONE_BYTE = [bytes((number,)) for number in range(0x80)]
 
 def varint(number: int) -> bytes:
     """Write a length as Protocol Buffers does, seven bits a byte, lowest first."""
-    if number < len(_ONE_BYTE):
+    if number < 0x80:  # noqa: PLR2004  what fits in seven bits
         return _ONE_BYTE[number]
+    if number < 0x4000:  # noqa: PLR2004  and in fourteen
+        return bytes((number & 0x7F | 0x80, number >> 7))
     return bytes((number & 0x7F | 0x80,)) + varint(number >> 7)

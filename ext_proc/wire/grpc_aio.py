@@ -10,7 +10,18 @@ import grpc
 import grpc.aio
 import msgspec
 
-from ext_proc.wire.transport import FAULT, OPTIONS, Answer, Method, Reply, Session, Waiting, report_fault
+from ext_proc.wire.transport import (
+    FAULT,
+    NOTHING,
+    OPTIONS,
+    Answer,
+    Later,
+    Method,
+    Reply,
+    Session,
+    Waiting,
+    report_fault,
+)
 
 _Context: TypeAlias = Any  # grpc.aio.ServicerContext[bytes, bytes], which is generic in stubs only
 _Handler: TypeAlias = Callable[[Any, _Context], Awaitable[None]]
@@ -152,6 +163,8 @@ class _Talk:
         self._context = context
         self._waiting = waiting
         self._reading: asyncio.Future[Any] | None = None
+        self._later: Later | None = None
+        self._due = 0.0
 
     async def run(self) -> None:
         """Answer every message, until one side ends the stream."""
@@ -164,10 +177,13 @@ class _Talk:
 
     async def _read(self, after: Reply) -> Any:
         """Return the next message; None once it is not to be awaited."""
-        if after.later is not None:
-            done, _ = await asyncio.wait((self._read_ahead(),), timeout=after.later.seconds)
+        self._note_later(after)
+        if self._later is not None:
+            timeout = max(self._due - asyncio.get_running_loop().time(), 0.0)
+            done, _ = await asyncio.wait((self._read_ahead(),), timeout=timeout)
             if not done:
-                await self._say(after.later.ask())
+                later, self._later = self._later, None
+                await self._say(later.ask())
         elif after.optional:
             message = await _read_optional(self._read_ahead(), self._waiting)
             self._reading = None
@@ -178,6 +194,14 @@ class _Talk:
             return None
         reading, self._reading = self._reading, None
         return await (self._context.read() if reading is None else reading)
+
+    def _note_later(self, after: Reply) -> None:
+        """Note what is to be done later, and since when."""
+        if after is NOTHING:
+            return
+        self._later = after.later
+        if after.later is not None:
+            self._due = asyncio.get_running_loop().time() + after.later.seconds
 
     def _read_ahead(self) -> asyncio.Future[Any]:
         """Begin to read, unless that is under way."""

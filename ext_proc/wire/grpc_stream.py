@@ -10,7 +10,7 @@ from typing import Any, Final, TypeAlias
 import grpc
 
 from ext_proc.wire.alarms import Alarms
-from ext_proc.wire.transport import FAULT, Later, Reply, Session, Waiting, report_fault
+from ext_proc.wire.transport import FAULT, NOTHING, Later, Reply, Session, Waiting, report_fault
 
 try:
     cygrpc: Any = importlib.import_module("grpc._cython.cygrpc")
@@ -21,7 +21,6 @@ Event: TypeAlias = Any
 """A completed batch: `success`, `tag` and `batch_operations` in the order they were given."""
 
 _NO_FLAGS: Final = 0
-_NOTHING: Final = Reply()
 
 
 class Stream:
@@ -96,9 +95,8 @@ class Stream:
             self._close()
             return
         self._delivered = True
-        if self._optional or self._timed:
+        if self._optional:
             self._waits_no_more()
-            self._hurries_no_more()
         message = event.batch_operations[-1].message()
         if self._session is None:
             return
@@ -113,6 +111,8 @@ class Stream:
             return
         try:
             answer = session.receive(message)
+            if self._timed and answer is not NOTHING:
+                self._hurries_no_more()
             if isinstance(answer, bytes):
                 self._pass_on(answer)
             elif isinstance(answer, Reply):
@@ -125,7 +125,7 @@ class Stream:
     def _pass_on(self, message: bytes) -> None:
         """Send an answer together with the next read: that this may end with the stream, and hide it, is no loss."""
         if not self._begun or self._overhearing or self._kept is not None:
-            self._send(message, _NOTHING)
+            self._send(message, NOTHING)
             return
         operations = cygrpc.SendMessageOperation(message, _NO_FLAGS), cygrpc.ReceiveMessageOperation(_NO_FLAGS)
         self._start(operations, self._received)
@@ -252,7 +252,7 @@ class Stream:
     def end(self) -> None:
         """End in good order, though the peer may have more to say."""
         self._close()
-        self._finish(_NOTHING)
+        self._finish(NOTHING)
 
     def _finish(self, reply: Reply) -> None:
         """Send the last answer, if there is one, together with the status."""
@@ -301,12 +301,12 @@ class Stream:
         """Close the session, once."""
         session, self._session = self._session, None
         if session is None:
-            return _NOTHING
+            return NOTHING
         try:
             return session.close(delivered=self._delivered)
         except Exception as error:  # noqa: BLE001  as above
             report_fault(error)
-            return _NOTHING
+            return NOTHING
 
     def _fail(self, error: BaseException) -> None:
         report_fault(error)

@@ -38,12 +38,12 @@ class Passing:
             if message.startswith(head) and message.startswith(tail, end):
                 body = message[start:end]
                 return body, before + body
+        if not message.startswith(_RESPONSE_BODY) or message.startswith(_END) or len(message) > _LONGEST:
+            return None
         return self._learn(message)
 
     def _learn(self, message: bytes) -> tuple[bytes, bytes] | None:
         """Take a piece of a length that is new, or laid out in another way than the last one of its length."""
-        if not message.startswith(_RESPONSE_BODY) or message.startswith(_END) or len(message) > _LONGEST:
-            return None
         piece = slice_piece(message)
         if piece is None or piece.end_of_stream or not 0 < len(piece.body) <= LONGEST_UNSEEN:
             return None

@@ -30,14 +30,14 @@ FAULT: Final = "internal error"
 """What a peer is told when a session raised; the rest is not its business."""
 
 
-class Later(NamedTuple):
-    """What to do if the peer says nothing for so many seconds: ask for a reply that answers no message."""
+class Later(msgspec.Struct, frozen=True, gc=False):
+    """What to do if nothing was said to the peer for so many seconds: ask for a reply that answers no message."""
 
     seconds: float
     ask: Callable[[], Reply | Awaitable[Reply]]
 
 
-class Reply(msgspec.Struct, frozen=True):
+class Reply(msgspec.Struct, frozen=True, gc=False):
     """What to do after a message.
 
     Attributes:
@@ -48,7 +48,7 @@ class Reply(msgspec.Struct, frozen=True):
         optional: True if the peer loses nothing should the stream end in good order before its next message; heeded
             from the second answer of a stream on.
         more: answers to be written after `message`, in order; only where that is not None and the stream not finished.
-        later: what to do if no message comes after this reply.
+        later: what to do if nothing is said within a time, whatever messages come that are answered by `NOTHING`.
         then: makes a second answer to the same message, to be awaited once this one is sent; the next message is not
             answered before that. A peer that half-closes meanwhile is gone, and gets nothing.
     """
@@ -62,6 +62,9 @@ class Reply(msgspec.Struct, frozen=True):
     later: Later | None = None
     then: Callable[[], Awaitable[Reply]] | None = None
 
+
+NOTHING: Final = Reply()
+"""Says nothing, and leaves as it is what was to be done later."""
 
 Answer: TypeAlias = Reply | bytes | Awaitable[Reply]
 """What to do after a message, at once or when it is known.

@@ -33,14 +33,6 @@ class Body(msgspec.Struct, gc=False):
         """Return the members that may limit the generated tokens, the strongest first."""
         return ()
 
-    def previous(self) -> Any:
-        """Return the id of the response that the request continues."""
-        return None
-
-    def model_name(self) -> str | None:
-        """Return the model; None if it is absent, empty or not a string."""
-        return short(self.model) if isinstance(self.model, str) and self.model else None
-
     def session(self) -> str:
         """Return the body's own name for a conversation, OpenAI's key for requests that share a prefix; or nothing."""
         key = self.prompt_cache_key
@@ -62,8 +54,6 @@ class Body(msgspec.Struct, gc=False):
 
         Engines treat null like an absent member; an empty string stays apart.
         """
-        if self.cache_salt is None and self.lora_path is None:
-            return ()
         members = (("cache_salt", self.cache_salt), ("lora_path", self.lora_path))
         return tuple(_named(name, value) for name, value in members if value is not None)
 

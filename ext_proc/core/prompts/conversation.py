@@ -35,6 +35,8 @@ _TEXT_TYPES = frozenset({"text", "input_text", "output_text", "summary_text", "r
 class Transcript:
     """The pieces of a canonical conversation; appending a message only appends pieces."""
 
+    __slots__ = ("_in_text", "pieces")
+
     def __init__(self) -> None:
         self.pieces: list[bytes] = []
         self._in_text = False
@@ -81,12 +83,13 @@ class Transcript:
     def messages(self, messages: list[Any]) -> None:
         """Add messages of a chat request or an Anthropic request."""
         pieces = self.pieces
+        opening_of = _OPENINGS.get
         for message in messages:
             if type(message) is dict and len(message) == 2:  # noqa: PLR2004  # the fast lane: role and content
                 role, content = message.get("role"), message.get("content")
-                if type(content) is str and content and type(role) is str and role in _OPENINGS:
-                    pieces.append(_OPENINGS[role])
-                    pieces.append(content.encode("utf-8", "surrogatepass"))
+                opening = opening_of(role) if type(role) is str else None
+                if opening is not None and type(content) is str and content:
+                    pieces += opening, content.encode("utf-8", "surrogatepass")
                     continue
             self.message(message)
 

@@ -77,6 +77,8 @@ def clean(text: str) -> str:
 
 def short(text: str) -> str:
     """Keep a name as it is, or a digest in place of a long one: what waits for an outcome must be small."""
+    if len(text) <= _LONGEST_NAME and text.isascii():  # as nearly always
+        return text
     text = clean(text)
     if len(text) <= _LONGEST_NAME:
         return text

@@ -8,7 +8,7 @@ import msgspec
 
 from ext_proc.core.prompts.body import Body
 from ext_proc.core.prompts.conversation import Transcript
-from ext_proc.core.prompts.framing import estimate_tokens
+from ext_proc.core.prompts.framing import BYTES_PER_TOKEN, estimate_tokens
 from ext_proc.core.prompts.prompt_inputs import kept_end, read_prompts, weigh
 from ext_proc.core.prompts.tools import canonical_tools
 
@@ -49,11 +49,14 @@ class ChatBody(Body, gc=False):
                 arguments=arguments,
                 effort=self.reasoning_effort,
             )
-        transcript.add(canonical_tools(self.tools) or canonical_tools(self.functions))
+        if self.tools or self.functions:
+            transcript.add(canonical_tools(self.tools) or canonical_tools(self.functions))
         transcript.messages(messages)
         if last:
             transcript.settings(arguments=last)
         prompt = b"".join(transcript.pieces)
+        if self.truncate_prompt_tokens is None:
+            return prompt, -(-len(prompt) // BYTES_PER_TOKEN)
         return kept_end(prompt, estimate_tokens(len(prompt)), self.truncate_prompt_tokens)
 
     def limits(self) -> tuple[Any, ...]:

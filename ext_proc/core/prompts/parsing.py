@@ -147,16 +147,19 @@ def _parse_plain(route: Route, head: RequestHead, body: bytes, complete: bool) -
         return _unread(route, head, complete, Unhashed.TOO_DEEP, _model_of_deep(body))
     except ValueError:
         return _unread(route, head, complete, Unhashed.NOT_JSON)
-    unhashed = _unhashed(route.operation, parsed, prompt)
-    previous = parsed.previous()
+    model = parsed.model if isinstance(parsed.model, str) else ""
+    unhashed = None if model and prompt else _unhashed(parsed, prompt)
+    if route.operation not in GENERATING:
+        unhashed = Unhashed.NOT_GENERATION
+    previous = parsed.previous() if isinstance(parsed, ResponseBody) else None
     return InferenceRequest(
         operation=route.operation,
         api=route.api,
-        model=parsed.model_name(),
+        model=short(model) if model else None,
         prompt=b"" if unhashed else prompt,
         prompt_tokens=tokens,
         output_tokens=parsed.output_tokens(),
-        namespace=parsed.namespace(),
+        namespace=() if parsed.cache_salt is None and parsed.lora_path is None else parsed.namespace(),
         unhashed=unhashed,
         truncated=not complete,
         stream=parsed.stream is True,
@@ -165,9 +168,7 @@ def _parse_plain(route: Route, head: RequestHead, body: bytes, complete: bool) -
     )
 
 
-def _unhashed(operation: Operation, parsed: Body, prompt: bytes) -> Unhashed | None:
-    if operation not in GENERATING:
-        return Unhashed.NOT_GENERATION
+def _unhashed(parsed: Body, prompt: bytes) -> Unhashed | None:
     if parsed.has_odd_model():
         return Unhashed.ODD_MODEL
     return None if prompt else Unhashed.NO_PROMPT

@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 import pytest
 
-from ext_proc.wire.transport import Later, Reply
+from ext_proc.wire.transport import NOTHING, Later, Reply
 from tests.unit.wire.serving import TRANSPORTS, Tally, begin, converse, faults, serving
 from tests.waiting import until
 
@@ -64,7 +64,9 @@ class Slow:
         self._seconds = seconds
 
     def answer(self, message: bytes) -> Reply:
-        """Say nothing to `wait`."""
+        """Say nothing to `wait`, and nothing to `quiet` either, which changes nothing."""
+        if message == b"quiet":
+            return NOTHING
         return Reply(later=Later(self._seconds, self._ask)) if message == b"wait" else Reply(message)
 
     def _ask(self) -> Reply | Awaitable[Reply]:
@@ -91,6 +93,29 @@ async def test_silence_is_answered_in_the_end(transport: str, before: tuple[byte
         assert [await call.read() for _ in range(101)] == [b"unasked", *MANY]
         await call.write(b"go on")
         assert await call.read() == b"go on"
+        await call.done_writing()
+        assert await call.read() == b"bye"
+    assert (slow.asked, tally.ends) == (1, [True])
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_messages_that_are_not_answered_put_nothing_off(transport: str) -> None:
+    """What is to be said after some time is, however many come meanwhile; and once something was said it is not."""
+    slow = Slow(Reply(b"unasked"), seconds=0.3)
+    tally = Tally(slow.answer)
+    async with serving([tally.method()], transport) as channel:
+        call = begin(channel)
+        await call.write(b"wait")
+        reading = asyncio.ensure_future(call.read())
+        for _ in range(100):
+            if not reading.done():
+                await call.write(b"quiet")
+                await asyncio.wait((reading,), timeout=0.02)
+        assert reading.done()
+        assert reading.result() == b"unasked"
+        for message in (b"wait", b"quiet", b"here", b"quiet"):
+            await call.write(message)
+        assert await call.read() == b"here"
         await call.done_writing()
         assert await call.read() == b"bye"
     assert (slow.asked, tally.ends) == (1, [True])
