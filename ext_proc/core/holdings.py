@@ -33,6 +33,7 @@ class Holdings:
         room: the same in estimated tokens, as the clock counts.
         roomy: blocks, or times of last use, at which both are swept.
         scale: tokens that the engine counts for each estimated one.
+        joint: blocks of the latest prompt up to where it went on otherwise than one used since; the next may do so too.
         stated: tokens that fit according to the configuration or the engine.
     """
 
@@ -41,6 +42,7 @@ class Holdings:
         "clock",
         "floor",
         "held",
+        "joint",
         "last_used",
         "reach",
         "room",
@@ -61,6 +63,7 @@ class Holdings:
         self.scale = 1.0
         self.stated = 0
         self.roomy = _LEAST_BETWEEN_SWEEPS
+        self.joint = 1
 
     def resize(self, capacity: float, scale: float) -> None:
         """Believe that so many of the engine's tokens fit, and that it counts so many for each estimated one."""
@@ -113,7 +116,11 @@ class Holdings:
         begin = before = left = 0
         while begin < depth:
             stamp = stamps[chain[begin]]
-            end = depth if stamp == oldest else held_depth(stamps, stamp - 1, chain, begin + 1)
+            if stamp == oldest:
+                end = depth
+            else:
+                end = held_depth(stamps, stamp - 1, chain, self.joint if begin < self.joint <= depth else begin + 1)
+                self.joint = end
             after = covered(end)
             left += self.leave(stamp, after - before)
             begin, before = end, after

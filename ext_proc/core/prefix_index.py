@@ -127,7 +127,8 @@ class ObservedIndex:
             if stamp(chain[depth - 1], 0) <= floor or (depth < count and stamp(chain[depth], 0) > floor):
                 depth, other = held_depth(held.stamps, floor, chain, other), depth
             found.append(depth)
-        self._usual = depth
+        # The lesser one, if somebody holds so much, is what the next prompt of the application has in common with this.
+        self._usual = other if other < depth and other in found else depth
         return found
 
     def learn(self, slot: int, chain: Sequence[BlockHash], depth: int | None = None) -> int:
