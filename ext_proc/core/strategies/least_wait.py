@@ -119,17 +119,18 @@ class LeastWait:
         works, prefills = self._prefills(request.prompt_tokens, attention, candidates, context)
         memories = _memories(request.prompt_tokens, candidates, context)
         waits = list(map(add, queues, memories)) if memories else queues
-        backlog = min(waits)
+        backlog, counts = min(waits), [load.in_flight for load in loads]
         factor, share, most = 1 + min(_BACKLOG_CAP, backlog), _INTERFERENCE, _INTERFERENCE_CAP
         costs = [
-            wait + prefill * (factor + share * (n if (n := load.in_flight) < most else most))
-            for wait, prefill, load in zip(waits, prefills, loads)  # noqa: B905  the keyword takes a fifth of it all
+            wait + prefill * (factor + share * (n if n < most else most))  # noqa: FURB136  a call for each takes longer
+            for wait, prefill, n in zip(waits, prefills, counts)  # noqa: B905  the keyword takes a fifth of it all
         ]
         if candidates.ranks is not None:
             costs = list(map(add, costs, _reliefs(prefills, candidates.ranks, loads)))
         copying: Sequence[float] = ()
         if (least := min(works)) != max(works):
-            copying = _copying(least, costs, waits, works, prefills, candidates, context)
+            engines = sum(candidates.ranks) if candidates.ranks else len(counts)
+            copying = _copying(least, costs, waits, works, prefills, sum(counts) / engines, context)
             costs = list(map(add, costs, copying)) if copying else costs
         unfit = _unfit(request.prompt_tokens, candidates) if memories else frozenset()
         return Ranking(
@@ -168,16 +169,15 @@ def _copying(
     waits: Sequence[float],
     works: Sequence[float],
     prefills: Sequence[float],
-    candidates: Candidates,
+    in_flight: float,
     context: Context,
 ) -> list[float]:
     """Return what it costs others, or saves them, that each candidate computes what another holds; empty if nothing."""
     if context.lasting <= _PER_COPY:
-        in_flight, engines = sum([load.in_flight for load in context.loads]), sum(candidates.ranks or ()) or len(works)
-        price = _AGAIN * min(1.0, in_flight / engines) * (1 - context.siblings / _COMMON)
+        price = _AGAIN * min(1.0, in_flight) * (1 - context.siblings / _COMMON)
         if price <= 0:
             return []
-        return [price * prefill * (1 - least / work) for work, prefill in zip(works, prefills, strict=True)]
+        return [price * prefill * (1 - least / work) for work, prefill in zip(works, prefills)]  # noqa: B905  as above
     share, most = 1 - _PER_COPY / context.lasting, _LONGEST_COPYING * context.residence
     return [
         cost * (least / work - 1) * share if wait <= 0 and prefill * (1 - least / work) <= most else 0.0
