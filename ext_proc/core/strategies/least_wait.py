@@ -12,7 +12,7 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     q      = min_j (W_j + K_j)
     f_j    = 1 + min(2, q) + 0.03 * min(n_j, 64)
     x_j    = S_j * (1 - min e / e_j)                       own prefill of what another one holds
-    y_j    = 3 * min(1, mean n) * max(0, 1 - r / 8) * x_j  what that costs others
+    y_j    = 3 * min(1, mean n) * max(0, min(1, 2 - r / 4)) * x_j   what that costs others
     cost_j = W_j + S_j * f_j + K_j + y_j
 
 The n_j term prices interference with running requests. H_j is the memory that those hold: their prompts, of which an
@@ -67,9 +67,6 @@ _INTERFERENCE_CAP = 64
 _READABLE = 0.95
 _AGAIN = 3.0
 """Seconds that a second of computing what another endpoint holds costs all others, if nobody else will use it."""
-
-_COMMON = 8
-"""Requests in flight with the same prefix from which on a copy of it costs others nothing."""
 
 _PER_COPY = 4
 """Requests in flight with the same prefix that bear the price of one more copy of it together."""
@@ -174,7 +171,7 @@ def _copying(
 ) -> list[float]:
     """Return what it costs others, or saves them, that each candidate computes what another holds; empty if nothing."""
     if context.lasting <= _PER_COPY:
-        price = _AGAIN * min(1.0, in_flight) * (1 - context.siblings / _COMMON)
+        price = _AGAIN * min(1.0, in_flight) * min(1.0, 2 - context.siblings / _PER_COPY)
         if price <= 0:
             return []
         return [price * prefill * (1 - least / work) for work, prefill in zip(works, prefills)]  # noqa: B905  as above

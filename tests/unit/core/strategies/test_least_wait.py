@@ -67,7 +67,7 @@ def _formula(length: int, candidates: list[Endpoint], seen: Context) -> list[flo
     for place, (w, s, k, n) in enumerate(rows):
         x = s * (1 - min(works) / works[place])
         if seen.lasting <= 4:
-            costs[place] += 3 * min(1, sum(n for *_, n in rows) / len(rows)) * max(0, 1 - seen.siblings / 8) * x
+            costs[place] += 3 * min(1, sum(n for *_, n in rows) / len(rows)) * max(0, min(1, 2 - seen.siblings / 4)) * x
         elif w + k == 0 and x <= seen.residence / 2:
             costs[place] -= x * (1 + min(2, q) + 0.03 * min(n, 64)) * (1 - 4 / seen.lasting)
     return costs
