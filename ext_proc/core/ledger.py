@@ -131,8 +131,10 @@ class Ledger:
     def serve(self, slot: int, ranks: int) -> None:
         """Let so many data-parallel ranks serve a slot's queue; an unknown slot has none."""
         load = self._loads.get(slot)
-        if load is not None:
-            load.serve(ranks)
+        if load is None or load.ranks == ranks:
+            return
+        mine = (lease for lease in self._leases.values() if lease.load is load and lease.counted)
+        load.serve(ranks, [lease.place for lease in mine if lease.first_token is None])
 
     def remove(self, slot: int) -> None:
         """Stop counting for a slot; leases of its endpoint go on and end without effect on a successor."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Collection
 from itertools import islice
 from typing import NamedTuple
 
@@ -101,10 +102,21 @@ class Load(msgspec.Struct, gc=False):
         """Data-parallel ranks of the engine (N)."""
         return 1 if self.ranked is None else self.ranked.ranks
 
-    def serve(self, ranks: int) -> None:
-        """Let so many ranks serve the queue from now on; what is in flight counts on."""
-        if ranks != self.ranks:
-            self.ranked = RankQueue(ranks, drained_at=self.busy_until) if ranks > 1 else None
+    def serve(self, ranks: int, untold: Collection[Place] = ()) -> None:
+        """Let so many ranks serve the queue from now on; what is in flight counts on.
+
+        Args:
+            ranks: how many.
+            untold: places of the requests in flight whose first token was not heard of.
+        """
+        if ranks == self.ranks:
+            return
+        if ranks == 1:
+            self.ranked = None
+            return
+        silent = deque(sorted(place.silent for place in untold if not place.tells))
+        telling = sum(place.tells for place in untold)
+        self.ranked = RankQueue(ranks, drained_at=self.busy_until, telling=telling, silent=silent)
 
     def add(self, prefill: Prefill, tokens: int, now: float, *, tells: bool, later: int = 0) -> Place:
         """Count a dispatch.

@@ -36,7 +36,7 @@ class RankQueue(msgspec.Struct, gc=False):
         telling: prompts not prefilled yet whose first token will be heard of.
         silent: of the others, as far as they are not known to be done, what had been sent silently by then.
         worked: seconds that ranks were at prompts that tell since the last first token, added up.
-        at: up to when that is counted, monotonic seconds.
+        at: up to when that is counted, monotonic seconds; below 0 before anything is.
     """
 
     ranks: int
@@ -45,7 +45,7 @@ class RankQueue(msgspec.Struct, gc=False):
     telling: int = 0
     silent: deque[float] = msgspec.field(default_factory=deque)
     worked: float = 0.0
-    at: float = 0.0
+    at: float = -1.0
 
     @property
     def spare(self) -> float:
@@ -107,6 +107,8 @@ class RankQueue(msgspec.Struct, gc=False):
         return worked
 
     def _pass(self, now: float) -> None:
+        if self.at < 0:  # what was sent before there was this queue counts from its first news on
+            self.at = now
         if self.silent and self.drained_at < now:  # by then the silent ones are done, as far as anybody knows
             self._work(self.drained_at)
             self.silent.clear()

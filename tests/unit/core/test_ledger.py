@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import deque
+
+import msgspec
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -37,6 +40,13 @@ def _take(ledger: Ledger, name: str, endpoint: Endpoint = A, *, now: float = 0.0
     return ledger.take(decision, NOTHING_LEARNT, Prefill(seconds=2.0), output=50.0, now=now, counted=counted)
 
 
+def _stream(ledger: Ledger, name: str, now: float) -> None:
+    decision = _decision(name, A)
+    asked = msgspec.structs.replace(decision.request, stream=True)
+    decision = msgspec.structs.replace(decision, request=asked, decided_at=now)
+    ledger.take(decision, NOTHING_LEARNT, Prefill(work=100.0, seconds=2.0), output=50.0, now=now)
+
+
 def _seen(load: Load) -> tuple[int, int, float]:
     return load.in_flight, load.tokens, load.busy_until
 
@@ -64,6 +74,32 @@ def test_an_idle_queue_begins_at_the_present(ledger: Ledger) -> None:
     assert ledger.load(A.slot).busy_until == 1.0
     _take(ledger, "2", now=100.0)
     assert ledger.load(A.slot).busy_until == 102.0
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_the_rate_of_a_rank_does_not_depend_on_when_ranks_become_known(ledger: Ledger, *, known: bool) -> None:
+    """An engine that is never idle again: what was in flight before is at its ranks just as what comes after."""
+    if known:
+        ledger.serve(A.slot, 4)
+    ranks = [10.0] * 4
+    running: deque[tuple[float, str]] = deque()
+    work = seconds = 0.0
+    for number in range(200):
+        if number == 20:
+            ledger.serve(A.slot, 4)
+        if number >= 20:
+            now, name = running.popleft()
+            told = ledger.first_token(name, now)
+            assert told is not None
+            assert told[1] is not None
+            work, seconds = work + told[1].work, seconds + told[1].seconds
+            ledger.end(name, now, answered_by=A.address)
+        else:
+            now = 10.0
+        _stream(ledger, str(number), now)
+        ranks[number % 4] = max(ranks[number % 4], now) + 2.0
+        running.append((ranks[number % 4], str(number)))
+    assert work / seconds == pytest.approx(50.0, rel=0.1)
 
 
 def test_a_lease_ends_once(ledger: Ledger) -> None:
