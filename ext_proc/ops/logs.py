@@ -99,7 +99,10 @@ class LineWriter:
         with suppress(IndexError):  # line by line, since lines of libraries may come from other threads
             while waiting:
                 make, told = waiting.popleft()
-                lines.append(make(told))
+                try:
+                    lines.append(make(told))
+                except Exception:  # noqa: BLE001  one that cannot be made must not cost the others, nor a request
+                    self.lost += 1
         self._put(lines)
 
     def _put(self, lines: Sequence[bytes]) -> None:

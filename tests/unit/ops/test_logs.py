@@ -138,6 +138,17 @@ def test_lines_that_are_made_later_keep_their_place() -> None:
     assert stream.getvalue() == b"first\nsecond\nthird\n"
 
 
+def test_a_line_that_cannot_be_made_costs_no_other() -> None:
+    """It is counted as lost, and whoever told it hears nothing of that."""
+    stream = io.BytesIO()
+    lines = LineWriter(stream)
+    for text in ("first", "\ud800", "third"):
+        lines.later(str.encode, text)
+    lines.flush()
+    assert stream.getvalue() == b"first\nthird\n"
+    assert lines.lost == 1
+
+
 def test_few_lines_wait_to_be_made() -> None:
     """A burst holds no more in memory than some dozens of them, and a full disk loses each that was to be written."""
     stream, full = io.BytesIO(), LineWriter(Full())
