@@ -11,7 +11,7 @@ from ext_proc.core.model import Decision, Outcome
 from ext_proc.ops.logs import json_line
 from ext_proc.ops.text import printable
 
-_ENCODE: Final = msgspec.json.Encoder().encode
+_ENCODE: Final = msgspec.json.Encoder(enc_hook=str).encode
 
 
 class Finished(msgspec.Struct, frozen=True, gc=False):
@@ -83,7 +83,7 @@ def described(finished: Finished) -> RequestLine:
 
 def fields(finished: Finished) -> dict[str, object]:
     """Return what structlog is told of a request; it adds time, level and event by itself."""
-    told = msgspec.to_builtins(described(finished))
+    told = msgspec.to_builtins(described(finished), enc_hook=str)
     return {name: value for name, value in told.items() if name not in {"time", "level", "event"}}
 
 

@@ -55,6 +55,8 @@ def _check_rest(ranking: Ranking) -> None:
         raise StrategyError("a strategy's favourite must be one of the candidates")
     if not all(isinstance(text, str) for text in (ranking.reason, ranking.inside)):
         raise StrategyError("a strategy must give its reason and the strategy inside as text")
+    # Plain text: what only derives from it, such as numpy's, cannot be written as JSON.
+    ranking.reason, ranking.inside = str.__str__(ranking.reason), str.__str__(ranking.inside)
     if ranking.favourite is not None and not _CODE.fullmatch(ranking.reason):
         raise StrategyError("a strategy's reason must be a code, as in sticky_tenant")
     if any(len(column) != len(ranking.costs) for column in ranking.scores.values()):

@@ -21,12 +21,14 @@ from tests.unit.core.builders import CHAT, Fleet, request, text
 
 
 class Stubborn:
-    """Has the dearest candidate win."""
+    """Has the dearest candidate win, for a reason that is text of its own kind, as numpy's is."""
+
+    reason = type("Reason", (str,), {})("mine")
 
     def rank(self, request: InferenceRequest, candidates: Sequence[Endpoint], context: Context) -> Ranking:
         """Cost each its position."""
         last = len(candidates) - 1
-        return Ranking([float(place) for place in range(len(candidates))], favourite=last, reason="mine")
+        return Ranking([float(place) for place in range(len(candidates))], favourite=last, reason=self.reason)
 
 
 SITUATIONS = st.lists(

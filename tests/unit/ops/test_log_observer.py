@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from ext_proc.config import LogConfig
@@ -191,6 +192,15 @@ def test_names_of_clients_are_cut_and_escaped(written: Written, decision: Decisi
     written.observer.finished(decision, outcome_of(request_id="\x1b[2J" + "x" * 10_000))
     assert written.lines[0]["request_id"].startswith("\\x1b[2Jxxx")
     assert len(written.lines[0]["request_id"]) < 150
+
+
+def test_the_reason_of_a_stranger_may_be_more_than_text(
+    written: Written, decision: Decision, outcome_of: OutcomeOf
+) -> None:
+    """Such as a string of numpy's; the line tells what it says."""
+    reason = type("Reason", (str,), {})("spread_out")
+    written.observer.finished(msgspec.structs.replace(decision, reason=reason), outcome_of())
+    assert written.lines[-1]["reason"] == "spread_out"
 
 
 def test_a_change_of_health_is_a_warning(written: Written, decision: Decision) -> None:
