@@ -56,6 +56,7 @@ class Fitting:
             self._say(Event.ENVOY_MISFIT, misfit=misfit, **MENDS[misfit]._asdict())
 
     def _counts(self) -> Counts:
+        self._metrics.catch_up()
         tallies = self._metrics.tallies
         entries = tallies[families.ACCESS_LOG_ENTRIES].counts
         unread, passed = (Unhashed.BODY_NOT_SENT,), ("body_not_sent",)

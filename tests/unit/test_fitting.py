@@ -14,6 +14,7 @@ from ext_proc.log_watch import LogWatch
 from ext_proc.ops import families
 from ext_proc.ops.events import Event
 from ext_proc.ops.metrics import Metrics
+from tests.unit.core.builders import Fleet
 
 
 class Made:
@@ -66,6 +67,16 @@ def test_what_is_not_picked_for_is_told(family: families.Family, labels: tuple[s
     made = Made()
     made.count(family, *labels)
     assert made.judge() == [misfit]
+
+
+def test_what_waits_to_be_counted_counts() -> None:
+    """Thirty picks a window are many: five exchanges without headers are none of most."""
+    made = Made()
+    decision = Fleet(1).pick()
+    for _ in range(30):
+        made.metrics.decided(decision, 0.0001)
+    made.count(families.EXCHANGE_FAILURES, "unexpected_request_body", times=5)
+    assert made.judge() == []
 
 
 def test_engines_that_were_not_picked_are_told() -> None:
