@@ -30,7 +30,8 @@ def alike(message: bytes, names: HeaderNames) -> tuple[bytes, str]:
         names: which headers are read beside the usual ones.
 
     Returns:
-        A message of the same layout, and the id; empty if it stays in the message, or there is none.
+        A message of the same layout, and the id; empty if it stays in the message, since it is read as something else
+        too, or there is none.
     """
     for name, field in _UNREAD:
         at = message.find(field)
@@ -40,6 +41,6 @@ def alike(message: bytes, names: HeaderNames) -> tuple[bytes, str]:
             if size < _SHORT and start + size <= len(message):
                 message = message[:start] + b"0" * size + message[start + size :]
     before, found, rest = message.partition(_REQUEST_ID)
-    if not found or len(rest) < _UUID:
+    if not found or len(rest) < _UUID or REQUEST_ID in names.every:
         return message, ""
     return before + found + _NO_UUID + rest[_UUID:], rest[:_UUID].decode("utf-8", "replace")
