@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from typing import TYPE_CHECKING, Any, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin
 
 import msgspec
 
@@ -63,6 +63,8 @@ def _sections(annotation: Any) -> Iterator[type[msgspec.Struct]]:
 
 
 def _inner_prefix(path: str, annotation: Any) -> str:
+    if get_origin(annotation) is Annotated:
+        return _inner_prefix(path, get_args(annotation)[0])
     if get_origin(annotation) is dict:
         return f"{path}.NAME."
     return f"{path}[]." if get_origin(annotation) is tuple else f"{path}."

@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 
 from ext_proc.config import reference, schema
-from ext_proc.config.reference import attributes
+from ext_proc.config.reference import attributes, rows
 from ext_proc.config.settings import Section
+from ext_proc.core.strategies.chain import ChainParameters
 
 
 def _properties() -> Iterator[tuple[str, dict[str, Any]]]:
@@ -41,10 +42,16 @@ def test_the_schema_is_json() -> None:
 
 def test_the_reference_has_a_line_for_every_setting() -> None:
     """The table lists nested fields by their path, with default and meaning."""
-    rows = dict(line.strip("| ").split(" | ", 1) for line in reference().splitlines()[2:])
-    assert rows["`leases.timeout_s`"].startswith("`900.0` | Seconds")
-    assert rows["`pools.NAME.endpoints[].address`"].startswith("required | ")
-    assert len(rows) > 30
+    lines = dict(line.strip("| ").split(" | ", 1) for line in reference().splitlines()[2:])
+    assert lines["`leases.timeout_s`"].startswith("`900.0` | Seconds")
+    assert lines["`pools.NAME.endpoints[].address`"].startswith("required | ")
+    assert len(lines) > 30
+
+
+def test_what_may_stand_several_times_is_told_by_brackets() -> None:
+    """Also where there must be one at least."""
+    lines = list(rows(ChainParameters, ""))
+    assert any(line.startswith("| `filters[].labels` |") for line in lines)
 
 
 def test_units_are_in_the_names_of_fields() -> None:
