@@ -46,6 +46,7 @@ class DuplexStack:
 
     def logged(self, event: str) -> list[dict[str, Any]]:
         """Return kvpicker's log lines of an event."""
+        self.service._output.flush()
         lines = [json.loads(line) for line in self._output.getvalue().splitlines()]
         return [line for line in lines if line["event"] == event]
 
