@@ -133,7 +133,8 @@ class Ledger:
         load = self._loads.get(slot)
         if load is None or load.ranks == ranks:
             return
-        mine = (lease for lease in self._leases.values() if lease.load is load and lease.counted)
+        leases = self._leases.values() if load.in_flight else ()
+        mine = (lease for lease in leases if lease.load is load and lease.counted)
         load.serve(ranks, [lease.place for lease in mine if lease.first_token is None])
 
     def remove(self, slot: int) -> None:
