@@ -30,7 +30,7 @@ class Continuing:
     Args:
         tokens: knows the exact tokens of requests; None where every pool goes by text.
         responses: which endpoint made which response.
-        registry: the endpoints; of a single one nothing need be known.
+        registry: the endpoints; where a single one serves the model nothing need be known.
         is_silent: tells that nothing is heard of how requests end.
         timeout_s: seconds that Envoy waits for the pick; a quarter of it may be spent on waiting.
         clock: monotonic seconds.
@@ -59,7 +59,7 @@ class Continuing:
         name = request.previous_response
         if not name or self._is_known(name) or self._waiting >= MOST_WAITING or self._is_silent():
             return found
-        return self._known(name, found) if len(self._registry.snapshot.endpoints) > 1 else found
+        return self._known(name, found) if len(self._registry.snapshot.candidates(request.model)) > 1 else found
 
     async def _known(self, name: str, found: TokenPrompt | Awaitable[TokenPrompt | None] | None) -> TokenPrompt | None:
         self._waiting += 1

@@ -16,7 +16,7 @@ from ext_proc.core.pool import EndpointSpec, Registry
 from ext_proc.core.prompts import RequestHead
 from ext_proc.core.token_chain import TokenHasher
 from ext_proc.core.token_hits import Found, TokenPrompt
-from tests.unit.core.builders import request
+from tests.unit.core.builders import CHAT, request
 from tests.waiting import until
 
 HEAD = RequestHead(path="/v1/responses", content_type="application/json")
@@ -38,7 +38,7 @@ class Made:
 
     def __init__(self, found: Found = None, endpoints: int = 2, timeout_s: float = 2.0) -> None:
         self.responses, self.silent = Affinity(), False
-        registry = Registry()
+        registry = self.registry = Registry()
         specs = [EndpointSpec(address=f"10.0.0.{number}:8000") for number in range(1, endpoints + 1)]
         registry.replace("p", specs)
         tokens = None if found is None else Tokens(found)
@@ -86,12 +86,14 @@ async def test_tokens_that_were_found_are_kept() -> None:
     assert await found is tokens
 
 
-@pytest.mark.parametrize("why", ["known", "none continued", "one endpoint", "silent", "many wait"])
+@pytest.mark.parametrize("why", ["known", "none continued", "one endpoint", "one of the model", "silent", "many wait"])
 def test_nothing_else_waits(why: str) -> None:
     """What is known, what continues nothing, and what waiting would not help goes on at once."""
     made = Made(endpoints=1 if why == "one endpoint" else 2)
     if why == "known":
         made.responses.tie("r", "10.0.0.1:8000", time.monotonic())
+    if why == "one of the model":
+        made.registry.replace("q", [EndpointSpec(address="10.0.0.9:8000")], CHAT)
     made.silent = why == "silent"
     made.waits._waiting = 1_000 if why == "many wait" else 0
     found = made.find(None if why == "none continued" else "r")
