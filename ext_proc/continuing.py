@@ -18,6 +18,11 @@ LATE_S: Final = 0.5
 configurations let its entries wait 0.2 s for company."""
 
 LOOK_S: Final = 0.02
+MOST_VAIN: Final = 8
+"""Waits in a row that ended without word. Then makers are not told here, as where a conversation comes by kvpickers of
+another Envoy too, and only one request in `ONE_IN` still tries."""
+
+ONE_IN: Final = 16
 MOST_WAITING: Final = 1_000
 
 
@@ -52,6 +57,7 @@ class Continuing:
         self._patience_s = min(LATE_S, timeout_s / 4)
         self._clock = clock
         self._waiting = 0
+        self._vain = 0
 
     def find(self, request: InferenceRequest, head: RequestHead, body: bytes) -> Found:
         """Look for the tokens; what continues a response that is not known is also given time."""
@@ -59,7 +65,15 @@ class Continuing:
         name = request.previous_response
         if not name or self._is_known(name) or self._waiting >= MOST_WAITING or self._is_silent():
             return found
-        return self._known(name, found) if len(self._registry.snapshot.candidates(request.model)) > 1 else found
+        if len(self._registry.snapshot.candidates(request.model)) <= 1 or self._is_hopeless():
+            return found
+        return self._known(name, found)
+
+    def _is_hopeless(self) -> bool:
+        if self._vain < MOST_VAIN:
+            return False
+        self._vain += 1
+        return (self._vain - MOST_VAIN) % ONE_IN != 0
 
     async def _known(self, name: str, found: TokenPrompt | Awaitable[TokenPrompt | None] | None) -> TokenPrompt | None:
         self._waiting += 1
@@ -67,6 +81,10 @@ class Continuing:
         try:
             while not self._is_known(name) and self._clock() < deadline:  # noqa: ASYNC110  who learns it knows none
                 await asyncio.sleep(LOOK_S)
+            if self._is_known(name):
+                self._vain = 0
+            elif self._vain < MOST_VAIN:
+                self._vain += 1
         finally:
             self._waiting -= 1
         return found if found is None or isinstance(found, TokenPrompt) else await found

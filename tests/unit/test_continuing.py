@@ -70,6 +70,23 @@ async def test_a_response_that_nobody_made_is_waited_for_a_quarter_of_envoys_tim
     assert time.monotonic() - began >= 0.05
 
 
+async def test_where_makers_are_never_told_hardly_anybody_waits() -> None:
+    """One in sixteen still tries, and if that gets word all wait again."""
+    made = Made(timeout_s=0.02)
+    for _ in range(8):
+        found = made.find()
+        assert isinstance(found, Awaitable)
+        await found
+    tried = [found for _ in range(32) if isinstance(found := made.find(), Awaitable)]
+    assert len(tried) == 2
+    made.responses.tie("r", "10.0.0.1:8000", time.monotonic())
+    for found in tried:
+        await found
+    again = made.find("another")
+    assert isinstance(again, Awaitable)
+    await again
+
+
 async def test_tokens_that_were_found_are_kept() -> None:
     """Whether they are there already or to be awaited."""
     tokens = TokenPrompt(TokenHasher(4).chain([1, 2, 3, 4]), 4)
