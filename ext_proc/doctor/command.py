@@ -31,7 +31,8 @@ DESCRIPTION: Final = """\
 Asks every engine of a configuration file what it is, whether its metrics, KV events and
 tokenizer can be used, and whether block sizes agree; says in plain words what is wrong,
 what to switch on, and what that would bring. Only reads, unless --probe is given. If a
-kvpicker runs with this file, it says how listening to KV events goes.
+kvpicker runs with this file, it says how listening to KV events goes, and which settings
+of its Envoy keep it from its part.
 
 The exit status is 0 if nothing is wrong (advice is not wrong), 1 if there is a problem,
 2 if the configuration cannot be used.
