@@ -12,7 +12,7 @@ For endpoint j, a prompt of L tokens, and o expected output tokens:
     q      = min_j (W_j + K_j)
     f_j    = 1 + min(2, q) + 0.03 * min(n_j, 64)
     x_j    = S_j * (1 - min e / e_j)                       own prefill of what another one holds
-    y_j    = 3 * min(1, mean n) * max(0, min(1, 2 - r / 4)) * x_j   what that costs others
+    y_j    = P * min(1, mean n) * max(0, min(1, 2 - r / 4)) * x_j   what that costs others
     cost_j = W_j + S_j * f_j + K_j + y_j
 
 The n_j term prices interference with running requests. H_j is the memory that those hold: their prompts, of which an
@@ -22,8 +22,8 @@ others end. What is shared is counted for requests that came when half of the me
 0 anyhow. More than is held never comes free: each token beyond costs D, so that what fits nowhere goes where least is
 in the way. The q factor makes a backlogged fleet care more for what it has cached. What is computed again makes others
 wait, and evicts what they have cached (y_j); but where nobody is it costs nobody anything, and the more requests in
-flight begin alike (r), the more will use the copy. R, A, o and D are learnt. Where the memory of an endpoint (C) is
-unknown the smallest known one is assumed; if none is known, K is 0.
+flight begin alike (r), the more will use the copy. P is `copy_price`; R, A, o and D are learnt. Where the memory of an
+endpoint (C) is unknown the smallest known one is assumed; if none is known, K is 0.
 
 Of an engine with N data-parallel ranks one serves the request. So R, C, n, M and H are those of one of them, all its
 requests and tokens over N, and W is how long it takes until one is free (`rank_queue`).
@@ -65,9 +65,6 @@ _BACKLOG_CAP = 2.0
 _INTERFERENCE = 0.03
 _INTERFERENCE_CAP = 64
 _READABLE = 0.95
-_AGAIN = 3.0
-"""Seconds that a second of computing what another endpoint holds costs all others, if nobody else will use it."""
-
 _PER_COPY = 4
 """Requests in flight with the same prefix that bear the price of one more copy of it together."""
 
@@ -84,16 +81,21 @@ class LeastWaitParameters(msgspec.Struct, frozen=True, forbid_unknown_fields=Tru
         attention_tokens: context length (A) at which attention costs as much as all else, until it is learnt; 24,000
             suits an 8B model.
         learn: False to keep to the two above and to the rates that endpoints configure.
+        copy_price: seconds that a second of computing what another endpoint holds costs others (y); more keeps
+            conversations where they are cached, less shortens queues, and with 0 only the request's own wait counts.
     """
 
     prefill_rate: float = 8000.0
     attention_tokens: float = START
     learn: bool = True
+    copy_price: float = 3.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be divided by, or into."""
         if not (0 < self.prefill_rate < inf and 0 < self.attention_tokens < inf):
             raise ValueError("prefill_rate and attention_tokens must be finite numbers above 0")
+        if not 0 <= self.copy_price < inf:
+            raise ValueError("copy_price must be a finite number, 0 or more")
 
 
 class LeastWait:
@@ -127,7 +129,8 @@ class LeastWait:
         copying: Sequence[float] = ()
         if (least := min(works)) != max(works):
             engines = sum(candidates.ranks) if candidates.ranks else len(counts)
-            copying = _copying(least, costs, waits, works, prefills, sum(counts) / engines, context)
+            price = parameters.copy_price * min(1.0, sum(counts) / engines)
+            copying = _copying(least, price, costs, waits, works, prefills, context)
             costs = list(map(add, costs, copying)) if copying else costs
         unfit = _unfit(request.prompt_tokens, candidates) if memories else frozenset()
         return Ranking(
@@ -162,16 +165,16 @@ def _reliefs(prefills: Sequence[float], ranks: Sequence[int], loads: Sequence[Lo
 
 def _copying(
     least: float,
+    price: float,
     costs: Sequence[float],
     waits: Sequence[float],
     works: Sequence[float],
     prefills: Sequence[float],
-    in_flight: float,
     context: Context,
 ) -> list[float]:
     """Return what it costs others, or saves them, that each candidate computes what another holds; empty if nothing."""
     if context.lasting <= _PER_COPY:
-        price = _AGAIN * min(1.0, in_flight) * min(1.0, 2 - context.siblings / _PER_COPY)
+        price *= min(1.0, 2 - context.siblings / _PER_COPY)
         if price <= 0:
             return []
         return [price * prefill * (1 - least / work) for work, prefill in zip(works, prefills)]  # noqa: B905  as above

@@ -253,6 +253,18 @@ def test_what_is_held_is_worth_waiting_for_as_others_would_pay(siblings: int, ru
     assert (ranking.costs[0] < ranking.costs[1]) is waits
 
 
+def test_the_price_of_a_copy_can_be_set() -> None:
+    """With 0 only what the request itself waits for counts."""
+    loads = [Load(5, 9000, 0.5), Load(5, 9000)]
+    seen = context(loads, [2900, 0])
+    selfish = LeastWait(LeastWaitParameters(copy_price=0.0)).rank(request(prompt_tokens=3000), endpoints(2), seen)
+    assert not any(selfish.copying)
+    assert selfish.costs[0] > selfish.costs[1]
+    for price in (-1.0, float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="copy_price must be a finite number, 0 or more"):
+            LeastWaitParameters(copy_price=price)
+
+
 def test_a_faster_endpoint_is_preferred() -> None:
     """A known prefill rate outranks the default one."""
     seen = context([Load(), Load()], rates=[0.0, 20_000.0])
