@@ -83,6 +83,8 @@ POINTS = (
         _Side("observed", View(knows_rates=True), slow=_HALF_SLOW),
         1.0,
     ),
+    Point("(g) index started x 0.3, observed", _Side("observed", View(believed=0.3)), _Side("observed"), 1.06),
+    Point("(g) index started x 3, observed", _Side("observed", View(believed=3.0)), _Side("observed"), 1.06),
     Point("(g) KV memory misstated x 0.3, observed", _Side("observed", View(stated=0.3)), _Side("observed"), 1.06),
     Point("(g) KV memory misstated x 3, observed", _Side("observed", View(stated=3.0)), _Side("observed"), 1.06),
     Point(

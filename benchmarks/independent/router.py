@@ -41,6 +41,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
         scrape_s: seconds between two readings of an engine's metrics.
         knows_rates: whether the picker is told how fast each engine prefills.
         stated: KV memory that the picker is told, as a factor of the true one.
+        believed: KV memory that its prefix index starts with, as a factor of what it is told.
     """
 
     strategy: str = "least-wait"
@@ -50,6 +51,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     scrape_s: float = 1.0
     knows_rates: bool = False
     stated: float = 1.0
+    believed: float = 1.0
 
 
 class Router(Protocol):
@@ -109,6 +111,8 @@ class Picker:
         self._core.follow(self._core.registry.replace(_POOL, specs, frozenset({_MODEL})))
         self._endpoints = [self._core.registry.snapshot.by_address[spec.address] for spec in specs]
         self._places = {endpoint.address: place for place, endpoint in enumerate(self._endpoints)}
+        for endpoint in self._endpoints:
+            self._core.index.add(endpoint.slot, round((endpoint.kv_tokens or 0) * view.believed))
         if view.strategy == CacheAware.name:
             self._core.picker.strategies = {_POOL: (CacheAware.name, CacheAware())}
         if view.events:
