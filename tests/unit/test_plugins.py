@@ -93,7 +93,7 @@ def test_a_nested_strategy_is_made_through_the_same_door(install: Install) -> No
             "least-wait",
             {"rate": 1},
             (
-                "p.parameters.rate: unknown field; known are attention_tokens, learn, prefill_rate"
+                "p.parameters.rate: unknown field; known are attention_tokens, copy_price, learn, prefill_rate"
                 " (parameters of strategy least-wait)"
             ),
         ),
