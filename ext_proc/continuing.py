@@ -58,6 +58,7 @@ class Continuing:
         self._clock = clock
         self._waiting = 0
         self._vain = 0
+        self._asked = 0
 
     def find(self, request: InferenceRequest, head: RequestHead, body: bytes) -> Found:
         """Look for the tokens; what continues a response that is not known is also given time."""
@@ -65,15 +66,16 @@ class Continuing:
         name = request.previous_response
         if not name or self._is_known(name) or self._waiting >= MOST_WAITING or self._is_silent():
             return found
-        if len(self._registry.snapshot.candidates(request.model)) <= 1 or self._is_hopeless():
+        if len(self._registry.snapshot.candidates(request.model)) <= 1 or not self._tries():
             return found
         return self._known(name, found)
 
-    def _is_hopeless(self) -> bool:
+    def _tries(self) -> bool:
+        """Count a request that could wait, and tell whether it does."""
         if self._vain < MOST_VAIN:
-            return False
-        self._vain += 1
-        return (self._vain - MOST_VAIN) % ONE_IN != 0
+            return True
+        self._asked += 1
+        return self._asked % ONE_IN == 0
 
     async def _known(self, name: str, found: TokenPrompt | Awaitable[TokenPrompt | None] | None) -> TokenPrompt | None:
         self._waiting += 1
@@ -81,10 +83,7 @@ class Continuing:
         try:
             while not self._is_known(name) and self._clock() < deadline:  # noqa: ASYNC110  who learns it knows none
                 await asyncio.sleep(LOOK_S)
-            if self._is_known(name):
-                self._vain = 0
-            elif self._vain < MOST_VAIN:
-                self._vain += 1
+            self._vain = 0 if self._is_known(name) else self._vain + 1
         finally:
             self._waiting -= 1
         return found if found is None or isinstance(found, TokenPrompt) else await found
