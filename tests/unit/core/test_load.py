@@ -6,39 +6,28 @@ import random
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from ext_proc.core.load import Load, Place
-from ext_proc.core.prefill import Prefill
-
-RATE = 1000.0
-
-
-def _add(load: Load, tokens: float, now: float, *, tells: bool = True) -> Place:
-    return load.add(_prefill(tokens), int(tokens), now, tells=tells)
-
-
-def _prefill(tokens: float) -> Prefill:
-    return Prefill(tokens, tokens, tokens, tokens / RATE)
+from tests.unit.core.queue_steps import RATE, Step, add, play, prefill, steps
 
 
 def test_what_was_cancelled_does_not_come_back() -> None:
     """A request that left the queue stays out of it whatever is heard of those before and behind it."""
     load = Load()
-    first, second, third = (_add(load, 1000, 0.0) for _ in range(3))
+    first, second, third = (add(load, 1000, 0.0) for _ in range(3))
     load.release(1000, 0.0)
     load.cancel(second, 1.0, 0.0)
     assert load.busy_until == 2.0
-    load.answer(first, _prefill(1000), 0.0, 1.0)
+    load.answer(first, prefill(1000), 0.0, 1.0)
     assert (load.left, load.busy_until) == (1.0, 2.0)
-    load.answer(third, _prefill(1000), 0.0, 2.0)
+    load.answer(third, prefill(1000), 0.0, 2.0)
     assert (load.left, load.void) == (0.0, [])
 
 
 def test_an_idle_queue_forgets_what_never_happened() -> None:
     """When nothing is in flight nothing is left to do."""
     load = Load()
-    places = [_add(load, 1000, 0.0) for _ in range(2)]
+    places = [add(load, 1000, 0.0) for _ in range(2)]
     for place in places:
         load.release(1000, 0.0)
         load.cancel(place, 1.0, 0.0)
@@ -48,9 +37,9 @@ def test_an_idle_queue_forgets_what_never_happened() -> None:
 def test_cancellations_take_bounded_memory() -> None:
     """A thousand clients that leave a stuck engine are not remembered one by one."""
     load = Load()
-    _add(load, 1000, 0.0)
+    add(load, 1000, 0.0)
     for _ in range(1000):
-        place = _add(load, 1000, 0.0)
+        place = add(load, 1000, 0.0)
         load.release(1000, 0.0)
         load.cancel(place, 1.0, 0.0)
     assert len(load.void) <= 256
@@ -68,11 +57,11 @@ def test_service_is_what_the_engine_did(silent: float) -> None:
         while ready and ready[0][0] <= now:
             at, tokens, sent, place, tells = ready.pop(0)
             if tells:
-                service = load.answer(place, _prefill(tokens), sent, at)
+                service = load.answer(place, prefill(tokens), sent, at)
                 work, seconds = work + service.work, seconds + service.seconds
             load.release(int(tokens), at)
         tokens, tells = generator.choice([200.0, 800.0, 2000.0]), generator.random() >= silent
-        place = _add(load, tokens, now, tells=tells)
+        place = add(load, tokens, now, tells=tells)
         free = max(free, now) + tokens / RATE
         ready.append((free, tokens, now, place, tells))
     assert work / seconds == pytest.approx(RATE, rel=0.05)
@@ -81,34 +70,18 @@ def test_service_is_what_the_engine_did(silent: float) -> None:
 def test_only_a_prompt_by_itself_tells_of_attention() -> None:
     """Where a silent request was served in between, the service is not that of one prompt."""
     load = Load()
-    first, second = _add(load, 500, 0.0), _add(load, 500, 0.0)
-    assert load.answer(first, _prefill(500), 0.0, 0.5) == (0.5, 500, 0.5)
-    _add(load, 500, 0.6, tells=False)
-    third = _add(load, 500, 0.6)
-    assert load.answer(second, _prefill(500), 0.0, 1.0) == (0.5, 500, 0.5)
-    assert load.answer(third, _prefill(500), 0.6, 2.0) == (1.0, 1000, None)
+    first, second = add(load, 500, 0.0), add(load, 500, 0.0)
+    assert load.answer(first, prefill(500), 0.0, 0.5) == (0.5, 500, 0.5)
+    add(load, 500, 0.6, tells=False)
+    third = add(load, 500, 0.6)
+    assert load.answer(second, prefill(500), 0.0, 1.0) == (0.5, 500, 0.5)
+    assert load.answer(third, prefill(500), 0.6, 2.0) == (1.0, 1000, None)
 
 
-STEPS = st.lists(st.tuples(st.sampled_from("adcr"), st.integers(0, 20), st.floats(0, 5)), max_size=60)
-
-
-@given(STEPS)
-def test_the_queue_is_never_negative(steps: list[tuple[str, int, float]]) -> None:
+@given(steps("adcr"))
+def test_the_queue_is_never_negative(drawn: list[Step]) -> None:
     """Whatever comes in whatever order, what is left is finite and not negative, and services too."""
-    load, now = Load(), 0.0
-    places: list[Place] = []
-    for kind, number, seconds in steps:
-        now += seconds
-        if kind == "a" or not places:
-            places.append(_add(load, 100.0 * number, now, tells=number % 3 > 0))
-            continue
-        place = places[number % len(places)]
-        if kind == "d":
-            service = load.answer(place, _prefill(50.0), now - seconds, now)
-            assert service.seconds >= 0 <= service.work
-        elif kind == "c":
-            load.cancel(place, 0.1, now)
-        elif load.in_flight:
-            load.release(0, now)
+    load = Load()
+    for _ in play(load, drawn):
         assert 0 <= load.left < 1e9
         assert load.busy_until >= 0
